@@ -227,6 +227,7 @@ def worth_repeating(entry: Entry, results: dict[Entry, list[Result]]) -> bool:
 
 
 def kind_of(entry: Entry) -> str:
+    """Return the kind of a result."""
     return entry.contender if entry.contender in NOT_PEERS else "peer"
 
 

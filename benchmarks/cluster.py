@@ -15,9 +15,10 @@ import statistics
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import equipoise as eq
 from equipoise.simulate import run
@@ -37,6 +38,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 def experiment(
     workload: Workload, images, rounds: int, workers: int | None, model=None
 ) -> eq.Experiment:
+    """Return the experiment of a workload."""
     return eq.Experiment(
         data={"partition": "natural", "split": (1.0, 0.0, 0.0), "test": "global", "duplicates": "separate"},
         dataset=dataset(images, partition(workload, images.y, 0)),
@@ -49,7 +51,10 @@ def experiment(
 def measured(
     wanted: eq.Experiment, address: str | None, here: list[nodes.Node]
 ) -> dict[str, float]:
-    """Medians of the rounds of a run but the first and the last, which measures: seconds and CPU seconds; and how long it took to begin."""
+    """Return the medians of a run's rounds: seconds, CPU seconds, and the time to the first round.
+
+    The first round, and the last, which evaluates, are left out.
+    """
     ends: list[float] = []  # of a round, and when the next began: looking takes time, too
     begins: list[float] = []
     cpu: list[float] = []  # at the end of a round, and when the next began
@@ -89,7 +94,7 @@ def measured(
 
 
 def session(node: nodes.Node) -> list[int]:
-    """All processes of a node."""
+    """Return the ids of all processes of a node."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -104,101 +109,173 @@ def session(node: nodes.Node) -> list[int]:
 
 
 def command(pid: int) -> str:
+    """Return the command line of a process; "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return ""
 
 
-def main() -> None:
+@dataclass
+class Cluster:
+    """The cluster under test.
+
+    Attributes:
+        address: Its address.
+        description: A phrase for the report.
+        workers: The number of worker processes to compare with; None takes the default.
+        nodes: The nodes that were started here.
+        started: A sentence about the start of these nodes.
+    """
+
+    address: str
+    description: str
+    workers: int | None = None
+    nodes: list[nodes.Node] = field(default_factory=list)
+    started: str = ""
+
+
+@dataclass
+class Comparison:
+    """Measurements of one workload with worker processes and on the cluster."""
+
+    name: str
+    cohort: int
+    workers: list[dict[str, float]] = field(default_factory=list)
+    cluster: list[dict[str, float]] = field(default_factory=list)
+
+    def more(self, key: str) -> float:
+        """Return the median difference between cluster and worker processes."""
+        pairs = zip(self.workers, self.cluster, strict=True)
+        return statistics.median(theirs[key] - own[key] for own, theirs in pairs)
+
+    def row(self) -> str:
+        """Return the row of the table."""
+        pairs = zip(self.workers, self.cluster, strict=True)
+        ratio = statistics.median(theirs["seconds"] / own["seconds"] for own, theirs in pairs)
+        cells = [
+            self.name,
+            f"{statistics.median(one['seconds'] for one in self.workers):.3f}",
+            f"{statistics.median(one['seconds'] for one in self.cluster):.3f}",
+            f"{ratio:.2f}",
+            f"{1000 * self.more('seconds') / self.cohort:.2f}",
+            f"{1000 * self.more('cpu') / self.cohort:.2f}",
+            f"{self.more('driver'):.0f}",
+            f"{self.more('performing'):.0f}",
+        ]
+        return "| " + " | ".join(cells) + " |"
+
+
+def parsed_options() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--address",
-        help="of a cluster that runs; default: two nodes of one core each, started here",
+        help="of a running cluster; default: two nodes of one core each, started here",
     )
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="put the section into RESULTS.md, too")
+    parser.add_argument("--write", action="store_true", help="also write the section to RESULTS.md")
     parser.add_argument("--workloads", nargs="*", default=["W2", "W3", "step", "state", "W4"])
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def opened(address: str | None, stack: ExitStack) -> Cluster:
+    """Return the cluster at an address, or start a head and two nodes here."""
+    if address is not None:
+        return Cluster(address, f"the cluster at {address}")
+    os.environ["XDG_STATE_HOME"] = stack.enter_context(tempfile.TemporaryDirectory())
+    began = time.perf_counter()
+    head = nodes.start(port=PORT, cores=0, store=600)
+    stack.callback(nodes.stop)
+    token = Path(head.token)
+    others = [nodes.start(head.cluster, token=token, cores=1, store=600) for _ in range(2)]
+    seconds = time.perf_counter() - began
+    return Cluster(
+        head.cluster,
+        "2 nodes of 1 core each on this machine",
+        2,
+        [head, *others],
+        f"a cluster of a head and two nodes ready in {seconds:.1f} s",
+    )
+
+
+def named_workload(name: str) -> tuple[Workload, int]:
+    """Return a workload and its number of rounds."""
+    known = {**WORKLOADS, "step": STEP, "state": replace(STEP, name="state", method="scaffold")}
+    workload = known[name]
+    return workload, {"W2": 12, "W3": 8, "W4": 6}.get(name, workload.rounds)
+
+
+def compared(name: str, images: Any, cluster: Cluster, repetitions: int) -> Comparison:
+    """Measure a workload with worker processes and on the cluster, in turns."""
+    workload, rounds = named_workload(name)
+    model = SMALL if name in ("step", "state") else None
+    comparison = Comparison(name, workload.cohort)
+    for _ in range(repetitions):
+        for address, results in (
+            (None, comparison.workers),
+            (cluster.address, comparison.cluster),
+        ):
+            wanted = experiment(workload, images, rounds, cluster.workers, model)
+            results.append(measured(wanted, address, cluster.nodes))
+    return comparison
+
+
+def memory_of_many_clients(images: Any, cluster: Cluster) -> str:
+    """Measure W4, whose 10,000 clients keep a model each."""
+    workload, rounds = named_workload("W4")
+    result = measured(experiment(workload, images, rounds, None), cluster.address, cluster.nodes)
+    return (
+        f"W4, 10,000 clients that keep a model: {result['driver']:.0f} MB of the driver (PSS), "
+        f"{result['seconds']:.2f} s a round"
+    )
+
+
+def section(
+    cluster: Cluster,
+    comparisons: list[Comparison],
+    notes: list[str],
+    load_before: float,
+    count: int,
+) -> list[str]:
+    """Return the lines of the report."""
+    beside = f" ({cluster.workers})" if cluster.workers else ""
+    lines = [
+        f"{datetime.now(UTC).date()}, {os.cpu_count()} cores, load {load_before:.1f} before and "
+        f"{os.getloadavg()[0]:.1f} after; {cluster.description} against worker processes{beside}, "
+        f"alternating, medians of {count}.\n",
+        "| workload | workers s/round | cluster s/round | ratio | more wall ms per client "
+        "| more CPU ms per client | driver MB more | each actor MB more |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [comparison.row() for comparison in comparisons]
+    starts = [one["start"] for comparison in comparisons for one in comparison.cluster]
+    remarks = [cluster.started]
+    if starts:
+        remarks.append(
+            "from the call of `run` to its first round, data prepared and actors ready: "
+            f"{statistics.median(starts):.1f} s"
+        )
+    remarks += notes
+    return [*lines, "", *(f"- {remark}" for remark in remarks if remark)]
+
+
+def main() -> None:
+    """Measure the workloads, print the section, and write it if that is asked for."""
+    options = parsed_options()
     logging.disable(logging.WARNING)
     images = load()
-    lines: list[str] = []
     with ExitStack() as stack:
-        here: list[nodes.Node] = []
-        if options.address is None:
-            os.environ["XDG_STATE_HOME"] = stack.enter_context(tempfile.TemporaryDirectory())
-            began = time.perf_counter()
-            here.append(nodes.start(port=PORT, cores=0, store=600))
-            stack.callback(nodes.stop)
-            options.address = here[0].cluster
-            here += [
-                nodes.start(options.address, token=Path(here[0].token), cores=1, store=600)
-                for _ in range(2)
-            ]
-            started = (
-                f"a cluster of a head and two nodes ready in {time.perf_counter() - began:.1f} s"
-            )
-            where, workers = "2 nodes of 1 core each on this machine", 2
-        else:
-            started, where, workers = "", f"the cluster at {options.address}", None
+        cluster = opened(options.address, stack)
         load_before = os.getloadavg()[0]
-        rows, starts, memory = [], [], []
+        comparisons: list[Comparison] = []
+        notes: list[str] = []
         for name in options.workloads:
-            workload = {
-                **WORKLOADS,
-                "step": STEP,
-                "state": replace(STEP, name="state", method="scaffold"),
-            }[name]
-            rounds = {"W2": 12, "W3": 8, "W4": 6}.get(name, workload.rounds)
             if name == "W4":
-                found = measured(experiment(workload, images, rounds, None), options.address, here)
-                memory.append(
-                    f"W4, 10,000 clients that keep a model: {found['driver']:.0f} MB of the driver (PSS), {found['seconds']:.2f} s a round"
-                )
-                continue
-            kinds: dict[str, list[dict[str, float]]] = {"workers": [], "cluster": []}
-            for _ in range(options.repetitions):
-                for kind, several in kinds.items():
-                    wanted = experiment(
-                        workload,
-                        images,
-                        rounds,
-                        workers,
-                        SMALL if name in ("step", "state") else None,
-                    )
-                    several.append(
-                        measured(wanted, options.address if kind == "cluster" else None, here)
-                    )
-            rows.append((name, workload.cohort, kinds))
-            starts += [one["start"] for one in kinds["cluster"]]
-        lines.append(f"{datetime.now(UTC).date()}, {os.cpu_count()} cores, load {load_before:.1f} before and {os.getloadavg()[0]:.1f} after; {where} against "
-              f"worker processes{f' ({workers})' if workers else ''}, alternating, medians of {options.repetitions}.\n")  # fmt: skip
-        lines.append(
-            "| workload | workers s/round | cluster s/round | ratio | more wall ms per client | more CPU ms per client | driver MB more | each actor MB more |"
-        )
-        lines.append("|---|---|---|---|---|---|---|---|")
-        for name, cohort, kinds in rows:
-            pairs = list(zip(kinds["workers"], kinds["cluster"], strict=True))
-
-            def median(key: str, kind: str, kinds=kinds) -> float:
-                return statistics.median(one[key] for one in kinds[kind])
-
-            def more(key: str, pairs=pairs) -> float:
-                return statistics.median(theirs[key] - own[key] for own, theirs in pairs)
-
-            ratio = statistics.median(theirs["seconds"] / own["seconds"] for own, theirs in pairs)
-            lines.append(f"| {name} | {median('seconds', 'workers'):.3f} | {median('seconds', 'cluster'):.3f} | {ratio:.2f} | {1000 * more('seconds') / cohort:.2f} | "
-                  f"{1000 * more('cpu') / cohort:.2f} | {more('driver'):.0f} | {more('performing'):.0f} |")  # fmt: skip
-        lines.append("")
-        for line in [
-            started,
-            f"from the call of `run` to its first round, data prepared and actors ready: {statistics.median(starts):.1f} s"
-            if starts
-            else "",
-            *memory,
-        ]:
-            if line:
-                lines.append(f"- {line}")
+                notes.append(memory_of_many_clients(images, cluster))
+            else:
+                comparisons.append(compared(name, images, cluster, options.repetitions))
+        lines = section(cluster, comparisons, notes, load_before, options.repetitions)
     print("\n".join(["## Cluster", "", *lines]))
     if options.write:
         before = RESULTS.read_text().partition("\n## Cluster\n")[0]

@@ -48,9 +48,11 @@ class Case:
 
     @property
     def network(self) -> str:
+        """The name of the first network."""
         return next(iter(self.models.values()))
 
     def experiment(self, rounds: int) -> eq.Experiment:
+        """Return the experiment of this case."""
         return eq.Experiment(
             data={
                 "name": "fashion_mnist",
@@ -118,6 +120,7 @@ def plain(case: Case, federation: Federation, rounds: int) -> plain_methods.Step
 
 
 def initial_network(case: Case, name: str, task: eq.Task) -> nn.Module:
+    """Return the network of a case with the initial weights of the library."""
     with default_generator(SEED, "initial model"):
         net: nn.Module = build(case.models.get(name, case.network), task)
         if name == "generator":  # drawn after the network whose features it makes
@@ -142,11 +145,13 @@ class Watch:
         self.side, self.since = side, now
 
     def stop(self) -> None:
+        """End the last turn."""
         self.turn(self.side)
         self.machine += machine_seconds()
 
     @property
     def foreign(self) -> float:
+        """Return the share of the machine's time that other processes used."""
         return max(0.0, self.machine - sum(self.cpu.values())) / (sum(self.wall.values()) * CORES)
 
 
@@ -166,6 +171,7 @@ class Duel:
         self.watch.turn("ours")
 
     def round(self, counts: bool) -> None:
+        """Do one round of both sides in turns."""
         self.watch = Watch()
         model = next(self.ours)
         self.watch.turn("plain")
@@ -263,6 +269,7 @@ def render(duels: list[Duel], rounds: int) -> str:
 
 
 def row(duel: Duel, reference: Duel) -> str:
+    """Return the row of the table."""
     case, ratios, quiet = duel.case, duel.ratios(), duel.quiet_ratios()
     middle = statistics.median(ratios)
     to_fedavg = statistics.median(

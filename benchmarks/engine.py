@@ -58,6 +58,7 @@ def costs(tree: Path, workload: str, rounds: int, seed: int) -> dict[str, float]
 
 
 def main() -> None:
+    """Measure the engine and print the result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

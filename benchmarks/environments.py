@@ -49,9 +49,9 @@ def _call(command: list[str]) -> None:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something.
+    r"""Return the last line that is not empty.
 
-    >>> last_line("Traceback\\n  somewhere\\nValueError: no\\n\\n")
+    >>> last_line("Traceback\n  somewhere\nValueError: no\n\n")
     'ValueError: no'
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -22,7 +22,10 @@ from measure import Meter, family, memory_mb
 
 
 class Memory(threading.Thread):
-    """The most memory in MB: of this process as the system counts it; with workers of all together, looked at ten times a second."""
+    """The largest memory in MB of this process.
+
+    With workers it is that of all processes together, sampled ten times a second.
+    """
 
     def __init__(self, workers: int) -> None:
         super().__init__(daemon=True)
@@ -31,11 +34,13 @@ class Memory(threading.Thread):
             self.start()
 
     def run(self) -> None:
+        """Sample the memory ten times a second."""
         while True:
             self.most = max(self.most, memory_mb(family(os.getpid())))
             time.sleep(0.1)
 
     def mb(self) -> float:
+        """Return the largest memory in MB."""
         return self.most or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -50,6 +50,7 @@ class Series:
 def experiment(
     clients: int, method: str = "fedavg", cohort: int = 100, hidden: int = 32, **more: Any
 ) -> dict[str, Any]:
+    """Return the experiment of one point of a series."""
     return {
         "data": {
             "synthetic": {"samples": PER_CLIENT * clients, "features": FEATURES},
@@ -126,11 +127,13 @@ ASKED = [
 
 
 def environment() -> dict[str, str]:
+    """Return the environment of child processes."""
     path = os.pathsep.join([str(HERE), str(HERE.parent / "src")])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 def program(*words: str) -> list[str]:
+    """Return the command of a child process."""
     return [sys.executable, str(HERE / "growing.py"), *words]
 
 
@@ -238,6 +241,7 @@ def afterwards(run: Path) -> Row:
 
 
 def children() -> float:
+    """Return the CPU seconds of ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -267,6 +271,7 @@ COLUMNS = {
 
 
 def table(name: str, found: dict[str, Any]) -> list[str]:
+    """Return the table of a series."""
     rows = found["rows"]
     lines = [
         f"## {SERIES[name].title}",

@@ -20,13 +20,16 @@ class Hearing(Callback):
         self.start, self.clients, self.round = on_start, on_clients, on_round
 
     def on_start(self, start: RunStart) -> None:
+        """Call the function for the start of a run."""
         if self.start is not None:
             self.start(start.first, start.rounds)
 
     def on_client(self, progress: ClientProgress) -> None:
+        """Call the function for a finished client."""
         if self.clients is not None:
             self.clients(progress.step, progress.done, progress.total)
 
     def on_round(self, record: Any) -> None:
+        """Call the function for a finished round."""
         if self.round is not None:
             self.round(record)

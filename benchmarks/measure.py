@@ -108,6 +108,7 @@ class Turns:
             os.set_inheritable(pipe, False)
 
     def over(self, **told: float) -> None:
+        """Report the end of a round and wait for the next turn."""
         if self.pipes:
             os.write(self.pipes[1], json.dumps(told).encode() + b"\n")
             if not os.read(self.pipes[0], 1):

@@ -57,12 +57,14 @@ class Contender:
     record: RoundRecord | None = None
 
     def round(self) -> float:
+        """Do one round and measure it."""
         began = time.process_time()
         _, self.record = next(self.rounds)
         return time.process_time() - began
 
 
 def experiment(method: str, rounds: int) -> eq.Experiment:
+    """Return the experiment of a method."""
     return eq.Experiment(
         data={
             "name": "fashion_mnist",
@@ -104,6 +106,7 @@ def run(names: list[str], repetitions: int, folder: Path) -> list[Contender]:
 
 
 def row(one: Contender, base: RoundRecord) -> str:
+    """Return the row of the table."""
     record, listed = one.record, methods.describe(one.name)
     assert record is not None
     quarters = (

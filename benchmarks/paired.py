@@ -82,6 +82,7 @@ class Player:
         return found
 
     def play(self, seconds: float) -> Lap:
+        """Do one round within a time limit."""
         self.hold(signal.SIGCONT)
         os.write(self.tell, b".")
         found = self.wait(seconds)
@@ -95,6 +96,7 @@ class Player:
                 os.kill(pid, how)
 
     def last_words(self) -> str:
+        """Return the last line of the player's errors."""
         self.errors.seek(0)
         return last_line(self.errors.read())
 
@@ -215,7 +217,8 @@ def noise(found: Found, what: str) -> float:
 
 
 def verdict(found: tuple[float, float, float], floor: float) -> str:
-    """
+    """Return whether a ratio with its interval is more, less, or no difference.
+
     >>> verdict((1.3, 1.2, 1.4), 1.05), verdict((1.04, 1.01, 1.07), 1.05), verdict((0.8, 0.7, 0.9), 1.05)
     ('more', 'no difference', 'less')
     """
@@ -224,6 +227,7 @@ def verdict(found: tuple[float, float, float], floor: float) -> str:
 
 
 def table(found: Found, counted: int) -> list[str]:
+    """Return the table of all pairs."""
     workload, floors = (
         WORKLOADS[found.workload],
         {what: noise(found, what) for what in ("cpu_seconds", "seconds")},

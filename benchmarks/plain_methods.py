@@ -39,6 +39,7 @@ class Job:
 
     @property
     def sizes(self) -> np.ndarray:
+        """The number of samples of each client."""
         return np.array([len(part) for part in self.parts], dtype=np.float64)
 
 
@@ -266,16 +267,20 @@ def predict(job: Job, client: int, net: nn.Module) -> Tensor:
 
 
 def supervised(net: nn.Module, x: Tensor, y: Tensor, places: Tensor) -> Tensor:
+    """Return the cross-entropy of a batch."""
     return functional.cross_entropy(net(x), y)
 
 
 def divergence(student: Tensor, teacher: Tensor, reduction: str = "batchmean") -> Tensor:
+    """Return KL(teacher || student)."""
     return functional.kl_div(
         student.log_softmax(1), teacher.log_softmax(1), reduction=reduction, log_target=True
     )
 
 
 def distilled(teacher: Tensor) -> Loss:
+    """Return cross-entropy plus distillation from stored logits."""
+
     def loss(net: nn.Module, x: Tensor, y: Tensor, places: Tensor) -> Tensor:
         logits = net(x)
         return functional.cross_entropy(logits, y) + divergence(
@@ -286,6 +291,7 @@ def distilled(teacher: Tensor) -> Loss:
 
 
 def mimicry(teacher: Tensor) -> Loss:
+    """Return the distillation from stored logits alone."""
     return lambda net, x, y, places: divergence(net(x), teacher.index_select(0, places))
 
 

@@ -50,6 +50,7 @@ BEGIN, END = "<!-- made by experiments/accuracy.py -->", "<!-- end of experiment
 
 
 def experiment(method: str, seed: int) -> dict[str, Any]:
+    """Return the experiment of a method and a seed."""
     return {**SETTING, "method": {"name": method, **OPTIONS.get(method, {})}, "seed": seed}
 
 
@@ -61,6 +62,7 @@ def accuracies(method: str, seed: int, out: Path) -> tuple[str, np.ndarray]:
 
 
 def row(method: str, folder: Path) -> str:
+    """Return the row of a method."""
     found = [accuracies(method, seed, folder / f"{method}-s{seed}") for seed in SEEDS]
     means = np.array([100 * values.mean() for _, values in found])
     worst = np.mean([100 * values.min() for _, values in found])
@@ -71,6 +73,7 @@ def row(method: str, folder: Path) -> str:
 
 
 def section(folder: Path) -> str:
+    """Return the section of the page."""
     lines = [
         BEGIN,
         "",

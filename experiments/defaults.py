@@ -146,6 +146,7 @@ def diverging(runs: list[dict[str, Any]]) -> set[tuple[float, int]]:
 
 
 def table(found: dict[str, Any]) -> str:
+    """Return the table of results."""
     rows, out = found["runs"], diverging(found["runs"])
 
     def mean(**where: Any) -> float:

@@ -106,6 +106,7 @@ def table(found: dict[tuple[str, str], list[dict[str, float]]]) -> str:
 
 
 def processor() -> str:
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -117,6 +118,7 @@ def processor() -> str:
 
 
 def main(wanted: list[str]) -> None:
+    """Run the experiments and write the page."""
     parts = []
     for system in SYSTEMS:
         folder = Path("comparisons/quick") / system

@@ -31,27 +31,32 @@ REGISTRIES: dict[str, Registry[Any]] = {
 
 
 def register(given: Any, **facts: Any) -> Any:
-    """Make a method, model, metric, data set, partition or loss known by its own name in this process.
+    """Register a method, model, metric, data set, partition or loss in this process.
 
-    A package outside announces it by an entry point as well, so that other processes and the command line find it.
+    A package also announces it by an entry point, so that other processes and the command line
+    find it.
 
     Args:
-        given: a Method, a torch module's class, a Metric, a SupervisedLoss or a RegisteredSet; or the kind of what is
-            decorated: "method", "model", "metric", "dataset", "partition" or "loss".
-        facts: of a metric `higher_is_better`, `unit`, `needs` and `statistic`, as in `equipoise.metrics.Metric`; of a loss `needs`.
+        given: A Method, a torch module's class, a Metric, a SupervisedLoss or a RegisteredSet; or,
+            for a decorator, the kind of the decorated thing: "method", "model", "metric",
+            "dataset", "partition" or "loss".
+        facts: For a metric `higher_is_better`, `unit`, `needs` and `statistic`, as in
+            `equipoise.metrics.Metric`; for a loss `needs`.
 
     Returns:
-        What was given; of a decorated function that is a metric or a loss the Metric or the SupervisedLoss, which can be called alike.
+        The thing itself; for a function that is a metric or a loss, a Metric or a SupervisedLoss,
+        which can be called like the function.
 
     Raises:
-        ValueError: the name is built in, or the thing is not of the kind.
+        ValueError: If the name is built in, or the thing is not of the kind.
 
-    >>> @register("metric", higher_is_better=False, needs="values")
-    ... def worst_error(outputs, y):
-    ...     return float(abs(outputs[:, 0] - y).max())
-    >>> worst_error.title
-    'worst_error'
-    >>> del REGISTRIES["metric"].registered["worst_error"]
+    Example:
+        >>> @register("metric", higher_is_better=False, needs="values")
+        ... def worst_error(outputs, y):
+        ...     return float(abs(outputs[:, 0] - y).max())
+        >>> worst_error.title
+        'worst_error'
+        >>> del REGISTRIES["metric"].registered["worst_error"]
     """
     if isinstance(given, str):
         if given not in REGISTRIES:
@@ -71,8 +76,8 @@ def _kind_of(thing: Any) -> str:
         if inspect.isclass(thing) and issubclass(thing, base):
             return kind
     raise ValueError(
-        f"expected a Method, a model, a Metric, a SupervisedLoss or a RegisteredSet, got {quoted(thing)}; "
-        f"say of a function what it is: @eq.register('partition'), one of {', '.join(REGISTRIES)}"
+        "expected a Method, a model, a Metric, a SupervisedLoss or a RegisteredSet, "
+        f"got {quoted(thing)}; say of a function what it is: @eq.register('partition'), one of {', '.join(REGISTRIES)}"
     )
 
 
@@ -84,7 +89,7 @@ def _add(kind: str, thing: Any, facts: dict[str, Any]) -> Any:
 
 
 def _plain(kind: str, thing: Any, facts: dict[str, Any]) -> Any:
-    """A thing that is registered as it is."""
+    """Return a thing that is registered as it is, after checking its kind."""
     if facts:
         raise ValueError(f"{kind}: expected nothing but its kind, got {', '.join(facts)}")
     fits = {
@@ -103,7 +108,8 @@ def _metric(thing: Any, facts: dict[str, Any]) -> Any:
         return thing
     if not inspect.isroutine(thing) or "higher_is_better" not in facts:
         raise ValueError(
-            f"metric: expected a function and higher_is_better=True or False, got {quoted(thing)} and {', '.join(facts) or 'nothing'}"
+            "metric: expected a function and higher_is_better=True or False, "
+            f"got {quoted(thing)} and {', '.join(facts) or 'nothing'}"
         )
     return _with_facts(Metric, thing, facts)
 

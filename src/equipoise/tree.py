@@ -1,8 +1,9 @@
 """Trees: the parameters of a model as plain data, with the arithmetic that methods are written in.
 
-A tree is a read-only mapping from parameter name to tensor that knows which of its entries are trained and which
-only travel along (`rest`: batch-norm statistics, frozen parameters). Differences, multiples, norms and products cover the
-trained entries only, so a counter of batches can never enter a norm or a cosine.
+A tree is a read-only mapping from parameter name to tensor that knows which of its entries are
+trained and which are not (`rest`: batch-norm statistics, frozen parameters). Differences,
+multiples, norms and products cover the trained entries only, so a counter of batches can never
+enter a norm or a cosine.
 """
 
 from __future__ import annotations
@@ -15,12 +16,20 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-BLOCK = 16  # positions of a cohort summed together; fixed, so that sums do not depend on how the work was spread
+# Positions of a cohort that are summed together. Fixed, so that sums do not depend on how the work
+# was distributed.
+BLOCK = 16
 _GRAM_ELEMENTS = 8_000_000  # of a stacked block in float64: 64 MB
 
 
 class Tree(Mapping[str, Tensor]):
-    """Name -> tensor, with the name of its model and the set of entries that are not trained."""
+    """The parameters of a model by name.
+
+    Args:
+        tensors: The tensors by name.
+        model: The name of the model.
+        untrained: The names of the entries that are not trained.
+    """
 
     __slots__ = ("_bytes", "_tensors", "model", "plain", "untrained")
 
@@ -31,7 +40,9 @@ class Tree(Mapping[str, Tensor]):
         self.model = model
         self.untrained = frozenset(untrained)
         self._bytes: int | None = None
-        self.plain = False  # whether its tensors are known to be fit to travel; remembered, since one tree is put into many records
+        # True once its tensors are known to be fit to travel, since one tree is put into many
+        # records.
+        self.plain = False
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -107,61 +118,70 @@ class Tree(Mapping[str, Tensor]):
         )
 
     def apply(self, function: Callable[..., Tensor], *others: Tree) -> Tree:
-        """A function of each trained entry, and of the entries of the same name in other trees (masks, products, clipping, ...)."""
+        """Return a tree with a function of each trained entry.
+
+        Args:
+            function: A function of a tensor, and of one tensor of each other tree.
+            others: Trees with the same entries, such as masks.
+        """
         return self._map(
             lambda name: function(self[name], *(_entry(other, name) for other in others))
         )
 
     def with_flat(self, numbers: Tensor) -> Tree:
-        """The inverse of `flat`: a tree of trained entries alone, with these numbers in their order, in this tree's shapes and dtypes."""
+        """Return the trained entries with other numbers; the inverse of `flat`.
+
+        Args:
+            numbers: The numbers in one vector, in the order of `flat`.
+
+        Raises:
+            ValueError: If there are more or fewer numbers than the tree has.
+        """
         if numbers.shape != (self.count(),):
             raise ValueError(
-                f"expected {self.count()} numbers in one vector, as flat() gives them, got shape {tuple(numbers.shape)}"
+                f"expected {self.count()} numbers in one vector, as flat() gives them, "
+                f"got shape {tuple(numbers.shape)}"
             )
         names = self.trained
         parts = torch.split(numbers, [self[name].numel() for name in names])
-        return Tree(
-            {
-                name: part.reshape(self[name].shape).to(self[name].dtype)
-                for name, part in zip(names, parts, strict=True)
-            },
-            self.model,
-        )
+        tensors = {}
+        for name, part in zip(names, parts, strict=True):
+            tensors[name] = part.reshape(self[name].shape).to(self[name].dtype)
+        return Tree(tensors, self.model)
 
     def flat(self) -> Tensor:
-        """All trained numbers in one float64 vector."""
+        """Return all trained numbers in one float64 vector."""
         parts = [self[name].reshape(-1).double() for name in self.trained]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def count(self) -> int:
-        """How many numbers are trained."""
+        """Return the number of trained numbers."""
         return sum(self[name].numel() for name in self.trained)
 
     def bytes(self) -> int:
-        """Its size; remembered, since one tree is sent to many clients."""
+        """Return its size, computed once, since one tree is sent to many clients."""
         if self._bytes is None:
             self._bytes = sum(tensor.numel() * tensor.element_size() for tensor in self.values())
         return self._bytes
 
     def dot(self, other: Tree) -> float:
-        """Inner product over the trained entries, in float64."""
-        return sum(
-            float(
-                torch.dot(self[name].reshape(-1).double(), _entry(other, name).reshape(-1).double())
-            )
-            for name in self.trained
-        )
+        """Return the inner product over the trained entries, in float64."""
+        total = 0.0
+        for name in self.trained:
+            own = self[name].reshape(-1).double()
+            total += float(torch.dot(own, _entry(other, name).reshape(-1).double()))
+        return total
 
     def norm(self) -> float:
         """Return the Euclidean norm of the trained entries."""
         return float(np.sqrt(self.dot(self)))
 
     def held(self) -> Tree:
-        """The same tree with all its tensors in memory: the file that it may be read from can go."""
+        """Return the tree with all tensors in memory, so that its file can be removed."""
         return self.clone() if isinstance(self._tensors, FileTensors) else self
 
     def clone(self) -> Tree:
-        """A copy in memory of its own."""
+        """Return a copy in memory of its own."""
         return Tree(
             {
                 name: tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -173,7 +193,14 @@ class Tree(Mapping[str, Tensor]):
 
 
 class FileTensors(Mapping[str, Tensor]):
-    """Tensors of a safetensors file, read one at a time when asked: what lets a thousand models be summed in the memory of a few."""
+    """Tensors of a safetensors file, read one at a time when they are used.
+
+    So a thousand models can be summed in the memory of a few.
+
+    Args:
+        path: The file.
+        keys: The key in the file of each entry.
+    """
 
     def __init__(self, path: Path, keys: Mapping[str, str]) -> None:
         self.path = path
@@ -192,27 +219,35 @@ class FileTensors(Mapping[str, Tensor]):
 
 
 def _entry(tree: Tree, name: str) -> Tensor:
-    """The entry of a tree that is mixed with another one."""
+    """Return the entry of a tree that is combined with another one."""
     try:
         return tree[name]
     except KeyError:
         raise ValueError(
-            f"expected trees with the same entries, got one without {name!r} ({tree!r}). Differences and multiples have trained "
-            "entries only: give them the others with step.with_rest(model.rest), or mix model.params"
+            f"expected trees with the same entries, got one without {name!r} ({tree!r}). "
+            "Differences and multiples have trained entries only: give them the others with "
+            "step.with_rest(model.rest), or mix model.params"
         ) from None
 
 
 def combine(
     trees: Sequence[Tree | None], coefficients: Sequence[float], divide: float = 1.0
 ) -> Tree:
-    """`sum_k coefficients[k] * trees[k] / divide`, entry by entry in float64; integer entries take the maximum.
+    """Return ``sum_k coefficients[k] * trees[k] / divide``, entry by entry in float64.
 
-    Positions are summed in blocks of 16 and a missing tree (None) leaves its position empty: so a result depends neither
-    on the number of workers nor, in its other terms, on who is missing.
+    Integer entries take the maximum. Positions are summed in blocks of 16, and a missing tree
+    (None) leaves its position empty. So the other terms of a result depend neither on the number of
+    workers nor on who is missing.
 
-    >>> a, b = Tree({"w": torch.tensor([1.0])}), Tree({"w": torch.tensor([4.0])})
-    >>> combine([a, None, b], [1.0, 0.0, 2.0], divide=3.0)["w"]
-    tensor([3.])
+    Args:
+        trees: The trees by position.
+        coefficients: A coefficient for each position.
+        divide: The divisor of the sum.
+
+    Example:
+        >>> a, b = Tree({"w": torch.tensor([1.0])}), Tree({"w": torch.tensor([4.0])})
+        >>> combine([a, None, b], [1.0, 0.0, 2.0], divide=3.0)["w"]
+        tensor([3.])
     """
     first = next(tree for tree in trees if tree is not None)
     tensors: dict[str, Tensor] = {}
@@ -244,11 +279,12 @@ def combine(
 
 
 def gram(trees: Sequence[Tree]) -> np.ndarray:
-    """The matrix of inner products over the trained entries, in float64, built tensor by tensor.
+    """Return the matrix of inner products over the trained entries, in float64.
 
-    >>> gram([Tree({"w": torch.tensor([1.0, 2.0])}), Tree({"w": torch.tensor([3.0, 0.0])})])
-    array([[5., 3.],
-           [3., 9.]])
+    Example:
+        >>> gram([Tree({"w": torch.tensor([1.0, 2.0])}), Tree({"w": torch.tensor([3.0, 0.0])})])
+        array([[5., 3.],
+               [3., 9.]])
     """
     total = torch.zeros(len(trees), len(trees), dtype=torch.float64)
     width = max(1, _GRAM_ELEMENTS // max(1, len(trees)))

@@ -27,6 +27,7 @@ CASES = {
 
 
 def main(out: Path) -> None:
+    """Compute the numbers of the appendix and draw its figure."""
     out.mkdir(parents=True, exist_ok=True)
     print(
         "| data | client | samples | real KL | corrected | printed | random subsample (mean of 20) | by the digamma formula |"
@@ -86,6 +87,7 @@ def measured(config: DataConfig) -> list[tuple[str, int, float, float, float, fl
 
 
 def figure(rows: list[tuple[str, int, float, float, float, float, float]]) -> Figure:
+    """Draw the figure."""
     made, axes = new(3.6)
     made.set_figwidth(5.6)
     order = sorted(rows, key=lambda row: -row[1])

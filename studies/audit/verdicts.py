@@ -1,8 +1,11 @@
-"""Is the audit's verdict right? Partitions whose kind is known are audited, five seeds each: python studies/audit/verdicts.py > verdicts.json
+"""Verdicts of the audit on partitions of known kind, with five seeds each.
 
-What counts as right was fixed before the first run: the dominant kind is that of the partition, and for ics size has to be found as well.
-The thresholds of the verdict were set on digits, MNIST, Office-Caltech10 and heart disease with seed 101; no partition of theirs is used here but those of heart
-disease, with other seeds.
+    python studies/audit/verdicts.py > verdicts.json
+
+The criterion was fixed before the first run: the dominant kind is that of the partition, and for
+ics size has to be found as well. The thresholds of the verdict were set on digits, MNIST,
+Office-Caltech10 and heart disease with seed 101; none of their partitions is used here except those
+of heart disease, with other seeds.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ CASES = (  # data, partition, clients, kind that dominates, kinds that have to b
 
 
 def main() -> None:
+    """Audit every partition and print the verdicts as JSON."""
     sets = {name: load(DataConfig(name=name)) for name in dict.fromkeys(case[0] for case in CASES)}
     found = []
     for name, partition, clients, dominant, kinds in CASES:

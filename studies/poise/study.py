@@ -45,6 +45,7 @@ def _federated(data: str, seed: int) -> Federation:
 
 
 def federation_of(data: dict[str, Any], seed: int) -> Federation:
+    """Return the federation of some data settings and a seed."""
     return _federated(json.dumps(data, sort_keys=True), seed)
 
 
@@ -79,10 +80,12 @@ KEY = ("part", "model", "setting", "method", "seed")
 
 
 def key_of(record: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the key of a stored record."""
     return tuple(record[name] for name in KEY)
 
 
 def named(key: tuple[Any, ...]) -> dict[str, Any]:
+    """Return a key as a mapping."""
     return dict(zip(KEY, key, strict=True))
 
 
@@ -111,6 +114,7 @@ class Study:
         again: bool = False,
         **changes: Any,
     ) -> dict[str, Any]:
+        """Run one cell of the study unless its result is stored."""
         key = (part, model, setting, label, seed)
         wanted = Experiment(**settings.config(setting, method, seed + other, model, **changes))
         if key in self.done and keep is None and not again:
@@ -147,6 +151,7 @@ class Study:
         key: tuple[Any, ...],
         against: str | None,
     ) -> dict[str, Any]:
+        """Return the record of a finished run."""
         found = run.final()
         right = [
             self._right(run, wanted, federation, k, client)
@@ -204,6 +209,7 @@ class Study:
         )
 
     def tune(self) -> None:
+        """Run the grids of hyper-parameters."""
         for seed in settings.TUNING:
             for setting in ("pow", "dirichlet-0.5"):
                 for label, grid in settings.GRID.items():
@@ -221,6 +227,7 @@ class Study:
                         )
 
     def fold(self) -> None:
+        """Compare ways to use the validation data."""
         for seed in settings.TUNING:
             for setting in ("pow", "dirichlet-0.1", "dirichlet-0.5"):
                 alone = {"against": "standalone + validation"}
@@ -272,6 +279,7 @@ class Study:
         np.savez(target, prior=prior, **joined)
 
     def prior(self) -> None:
+        """Compare the two priors with clients that lie."""
         for seed in settings.LIARS:
             for setting in ("dirichlet-0.5", "ics-5"):
                 for prior in ("mean", "pooled"):
@@ -291,6 +299,7 @@ class Study:
                     )
 
     def report(self, model: str = "mlp") -> None:
+        """Run the main comparison."""
         seeds = range(10) if model == "mlp" else range(3)
         for seed in seeds:
             for setting in settings.WITH_MLP if model == "mlp" else settings.WITH_LENET:
@@ -302,6 +311,7 @@ class Study:
                         self.reported(setting, label, seed, model)
 
     def reported(self, setting: str, label: str, seed: int, model: str) -> None:
+        """Run one method of the main comparison."""
         name = label.partition(" + ")[0].partition(",")[0]
         method, changes = tuned_to(name, chosen().get(name, {}))
         if name == "poise":
@@ -321,6 +331,7 @@ class Study:
         )
 
     def regression(self) -> None:
+        """Run the comparison on regression data."""
         for seed in range(10):
             for setting in settings.REGRESSION:
                 for label in (
@@ -354,6 +365,7 @@ class Study:
         )
 
     def keep(self, record: dict[str, Any]) -> None:
+        """Append a record to the results."""
         with RESULTS.open("a") as file:
             file.write(json.dumps(record) + "\n")
         self.done[key_of(record)] = record
@@ -365,9 +377,11 @@ class Study:
         print(*key_of(record), said, flush=True)
 
     def lenet(self) -> None:
+        """Run the main comparison with LeNet."""
         self.report("lenet")
 
     def ablations(self) -> None:
+        """Run the ablations."""
         for seed in settings.REPORT:
             for setting in ("dirichlet-0.5", "ics-5"):
                 for label, method in {
@@ -482,6 +496,7 @@ class dealt:
 
 
 def parts_of(words: list[str]) -> Iterator[str]:
+    """Yield the parts of the study that the command line names."""
     for word in words:
         if word not in ("tune", "fold", "prior", "report", "ablations", "regression", "lenet"):
             raise SystemExit(

@@ -1,4 +1,7 @@
-"""Writes what the study measured into docs/methods/poise.md, favourable or not: python studies/poise/table.py"""
+"""Write the results of the study into docs/methods/poise.md, favourable or not.
+
+python studies/poise/table.py
+"""
 
 from __future__ import annotations
 
@@ -58,9 +61,11 @@ class Part:
         ]
 
     def used(self, setting: str) -> list[int]:
+        """Return the seeds of a setting that are reported."""
         return self.seeds(setting) if setting == "hospitals" else self.complete()
 
     def of(self, setting: str, method: str, seeds: Sequence[int] | None = None) -> list[Record]:
+        """Return the records of a method in a setting."""
         return [
             self.runs[setting, method, seed]
             for seed in (self.used(setting) if seeds is None else seeds)
@@ -77,9 +82,11 @@ class Part:
         return [method for method in self.methods if not self.diverged(setting, method)]
 
     def averages(self, setting: str, method: str) -> np.ndarray:
+        """Return the average accuracy of each seed in per cent."""
         return 100 * np.array([np.mean(one["accuracy"]) for one in self.of(setting, method)])
 
     def changes(self, setting: str, method: str) -> np.ndarray:
+        """Return the change of every client against training alone in percentage points."""
         pairs = zip(self.of(setting, method), self.of(setting, ALONE), strict=True)
         return 100 * np.array(
             [np.subtract(one["accuracy"], alone["accuracy"]) for one, alone in pairs]
@@ -98,6 +105,7 @@ class Part:
 
 
 def rows_of(part: Part, setting: str) -> list[str]:
+    """Return the table of a setting."""
     lines = [
         "| method | average | worst client | change | worst change | below alone | of these significantly | CF | steps | bytes | Poise minus it |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
@@ -138,6 +146,7 @@ def rows_of(part: Part, setting: str) -> list[str]:
 
 
 def spread(values: np.ndarray) -> str:
+    """Return mean and standard deviation over seeds as text."""
     return (
         f"{values.mean():.1f} ± {values.std(ddof=1):.1f}"
         if len(values) > 1
@@ -146,10 +155,12 @@ def spread(values: np.ndarray) -> str:
 
 
 def ratio(own: list[Record], other: list[Record], value: Callable[[Record], float]) -> str:
+    """Return the mean ratio of a value to that of another method as text."""
     return f"{np.mean([value(a) / value(b) for a, b in zip(own, other, strict=True)]):.2f}"
 
 
 def fairness(part: Part, setting: str, method: str) -> str:
+    """Return the collaborative fairness of a method as text."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = [
@@ -160,6 +171,7 @@ def fairness(part: Part, setting: str, method: str) -> str:
 
 
 def difference(part: Part, setting: str, method: str, adjusted: float | None) -> str:
+    """Return the difference between Poise and a method as text."""
     found = over_seeds(part.averages(setting, POISE) - part.averages(setting, method))
     low, high = found.low, found.high
     interval = f" [{low:+.1f}, {high:+.1f}]" if low is not None and high is not None else ""
@@ -167,6 +179,7 @@ def difference(part: Part, setting: str, method: str, adjusted: float | None) ->
 
 
 def report(part: Part, title: str) -> list[str]:
+    """Return the section of a part."""
     seeds = part.complete()
     if not seeds:
         return [f"### {title}", "", "Not complete for any seed yet: no result.", ""]
@@ -270,10 +283,12 @@ def verdicts(part: Part) -> list[str]:
 
 
 def listed(seeds: Sequence[int]) -> str:
+    """Return seeds as text."""
     return ", ".join(map(str, seeds))
 
 
 def folded() -> list[str]:
+    """Return the table of ways to use the validation data."""
     part, alone = Part("fold"), "standalone + validation"
     lines = [
         "| with validation data | seed | average over settings | below training alone on the same data | worst change |",
@@ -302,6 +317,7 @@ def folded() -> list[str]:
 
 
 def liars() -> list[str]:
+    """Return the table of priors with clients that lie."""
     part = Part("prior")
     lines = [
         "| prior | setting | average of the eight others | worst change against training alone |",
@@ -351,6 +367,7 @@ def prior() -> str:
 
 
 def ablations() -> list[str]:
+    """Return the table of ablations."""
     part = Part("ablations")
     if not part.runs:
         return ["Not run yet."]
@@ -374,6 +391,7 @@ def ablations() -> list[str]:
 
 
 def numbers() -> list[str]:
+    """Return the table of regression results."""
     part = Part("regression")
     lines = [
         "| setting | method | root mean squared error | worst client | change | worst change | above alone |",
@@ -426,6 +444,7 @@ def numbers() -> list[str]:
 
 
 def missing() -> str:
+    """Return a sentence about the parts that have not been run."""
     done = Counter(key[:2] for key in known())
     wanted = {
         ("report", "mlp"): "all settings with `mlp`",
@@ -436,6 +455,7 @@ def missing() -> str:
 
 
 def page() -> str:
+    """Return the whole page."""
     values = ", ".join(
         f"{label} {name.partition('.')[2]} {value}"
         for label, grid in chosen().items()

@@ -1,4 +1,4 @@
-"""Forms of Poise that the study tries and that are no part of the method: folded validation data, liars, a hard choice."""
+"""Variants of Poise that the study tries: folded validation data, liars, a hard choice."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ ORDER = ("alone", "global", "offsets", "tuned")
 
 @dataclass(frozen=True)
 class Folded(Poise):
-    """Offsets and fine-tuning see the validation data once they have judged, but the model trained alone never does."""
+    """Offsets and fine-tuning see the validation data, but the model trained alone does not."""
 
     def prepare(self, client: Client, down: Down) -> Up:
+        """Train the experts and drop the model trained alone on all data."""
         up = super().prepare(client, down)
         client.state.pop("alone", None)
         return up
@@ -28,20 +29,22 @@ class Folded(Poise):
 
 @dataclass(frozen=True)
 class Noting(Poise):
-    """Keeps what the experts say of each validation sample."""
+    """Poise that stores the likelihoods of the experts."""
 
     def settle(self, client: Client, down: Down) -> Up:
+        """Store the likelihoods and compute the weights."""
         client.state["noted"] = client.state["_chances"]
         return super().settle(client, down)
 
 
 @dataclass(frozen=True)
 class Given(Poise):
-    """Weights from outside: prior and client's own, from what was noted in folds; a file of arrays by client."""
+    """Poise with likelihoods and prior from a file of arrays by client."""
 
     noted: str = ""
 
     def settle(self, client: Client, down: Down) -> Up:
+        """Compute the weights from the file."""
         client.state.pop("_chances", None)
         with np.load(self.noted) as arrays:
             client.state["weights"] = torch.from_numpy(
@@ -52,9 +55,13 @@ class Given(Poise):
 
 @dataclass(frozen=True)
 class Hard(Poise):
-    """The one expert with the highest likelihood; without validation data the global model."""
+    """Poise that serves the expert with the highest likelihood.
+
+    Without validation data it is the global model.
+    """
 
     def settle(self, client: Client, down: Down) -> Up:
+        """Give all weight to the best expert."""
         logs = np.log(np.asarray(client.state.pop("_chances"))).sum(0)
         best = int(logs.argmax()) if len(client.validation) else ORDER.index("global")
         client.state["weights"] = torch.eye(len(logs), dtype=torch.float64)[best]
@@ -63,9 +70,10 @@ class Hard(Poise):
 
 @dataclass(frozen=True)
 class Lying(Poise):
-    """Two clients step the other way, and swear that the global model is the best expert."""
+    """Poise with two clients that step the other way and claim the global model is the best expert."""
 
     def client(self, client: Client, down: Down) -> Up | None:
+        """Train, and reverse the step of a lying client."""
         up = super().client(client, down)
         assert up is not None
         if client.id not in LYING:
@@ -73,6 +81,7 @@ class Lying(Poise):
         return Up(model=(down.model + -1 * (up.model - down.model)).with_rest(up.model.rest))
 
     def prepare(self, client: Client, down: Down) -> Up:
+        """Train the experts, and report false evidence at a lying client."""
         up = super().prepare(client, down)
         if client.id not in LYING:
             return up

@@ -33,11 +33,11 @@ def test_the_words_name_the_farthest_client_and_the_sizes() -> None:
         "Map of the clients",
         "Divergence against size",
     ]
-    assert "The farthest from the whole is near: 30 % of its samples" in found["labels"][1]
+    assert "The farthest from all data is near: 30 % of its samples" in found["labels"][1]
     assert found["sizes"][1] == "Training samples by client, from 5 to 1,200."
     assert found["kl"][1].endswith("The farthest is far with 0.50 nats.")
     assert pictures.pictures(findings([row(kl=None)]))["kl"][1].endswith(
-        "No client has enough samples to tell."
+        "No client has enough samples."
     )
 
 
@@ -70,7 +70,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What names beside points are asked for, which takes long to draw."""
     found: list[Any] = []
-    monkeypatch.setattr(pictures, "_name", lambda *words: found.append(words))
+    monkeypatch.setattr(pictures, "label_points", lambda *words: found.append(words))
     return found
 
 
@@ -306,7 +306,7 @@ def test_points_of_many_clients_are_small_and_without_names(
 
 def test_where_nothing_can_be_told_the_picture_says_so() -> None:
     axes = pictures.kl_against_size(findings([row(kl=None)])).axes[0]
-    assert texts(axes.texts) == ["no client has enough samples to tell"] and not axes.collections
+    assert texts(axes.texts) == ["no client has enough samples"] and not axes.collections
     assert (
         axes.texts[0].get_position() == (0.5, 0.5)
         and axes.texts[0].get_transform() == axes.transAxes
@@ -336,12 +336,12 @@ def test_very_many_points_are_an_image_in_a_colour_for_light_and_dark(
 def test_names_on_an_axis_stand_upright_where_they_would_run_into_each_other(
     names: list[str], turned: int
 ) -> None:
-    assert pictures._turned(names) == turned
+    assert pictures.rotation_of(names) == turned
 
 
 def test_long_names_are_cut() -> None:
-    assert pictures._short("fourteen signs") == "fourteen signs"
-    assert pictures._short("fifteen signs..") == "fifteen signs…"
+    figure = pictures.by_size(findings([row("fourteen signs"), row("fifteen signs..")]))
+    assert texts(figure.axes[0].get_xticklabels()) == ["fourteen signs", "fifteen signs…"]
 
 
 def named(
@@ -350,12 +350,12 @@ def named(
     free: tuple[float, float] = (9.0, 9.0),
     around: float = 1.0,
 ) -> list[Annotation]:
-    """What `_name` wrote beside points in the unit square."""
+    """What `label_points` wrote beside points in the unit square."""
     figure = Figure(figsize=(3, 3), dpi=100)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, 1), ylim=(0, 1))
     names = [f"p{k}" for k in range(len(points))]
-    pictures._name(
+    pictures.label_points(
         axes,
         np.array(points),
         names,

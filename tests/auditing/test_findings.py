@@ -24,9 +24,9 @@ from equipoise.auditing.divergence import (
     distance,
     label_distances,
 )
-from equipoise.auditing.findings import Findings, _groups, _note, _some, findings
+from equipoise.auditing.findings import Findings, class_moments, findings, note_on
 from equipoise.auditing.method import Audit
-from equipoise.auditing.running import _warnings, auditing_of
+from equipoise.auditing.running import auditing_of, data_warnings
 from equipoise.auditing.summaries import (
     BINS,
     CODES,
@@ -34,7 +34,7 @@ from equipoise.auditing.summaries import (
     MOST_CLASSES,
     Projection,
     classes_of,
-    counted,
+    history_features,
     labels_of,
     leading,
     probed,
@@ -124,8 +124,10 @@ def test_rows_say_how_far_each_client_is_from_the_whole_in_every_respect() -> No
         and few.printed is None
         and few.kl is not None
     )
-    assert few.note.startswith("3 samples in 2 dimensions: covariance drawn 25 % to the whole's")
-    said = "1 of 3 clients have fewer than 4 samples in 2 dimensions, so their covariances are drawn towards the whole's: s2"
+    assert few.note.startswith(
+        "3 samples in 2 dimensions: covariance shrunk by 25 % towards that of all data"
+    )
+    said = "1 of 3 clients have fewer than 4 samples in 2 dimensions, so their covariances are shrunk towards that of all data: s2"
     assert found.warnings == ("first", said)
 
 
@@ -133,14 +135,12 @@ def test_a_client_without_samples_says_nothing_of_labels_and_stands_in_the_middl
     data = drawn((30, 10), (30, 10), (0, 0))
     found = findings(summed(data, total=0.5), TWO)
     empty = found.clients[2]
-    assert (empty.samples, empty.kl, empty.kl_chance, empty.kl_beyond_labels, empty.place, empty.note) == (0, None, None, None, (0.0, 0.0), "too few to tell")  # fmt: skip
+    assert (empty.samples, empty.kl, empty.kl_chance, empty.kl_beyond_labels, empty.place, empty.note) == (0, None, None, None, (0.0, 0.0), "too few samples")  # fmt: skip
     assert found.variance == 1.0, "no more than all of it"
-    assert found.warnings == (
-        "1 of 3 clients have too few samples to tell how their features differ: s2",
-    )
+    assert found.warnings == ("1 of 3 clients have too few samples to compare their features: s2",)
     two = Measured(np.array([40, 40]), np.zeros(2), np.zeros(2), np.zeros(2), 0.0)
     assert found.verdict.severity["size"] == pytest.approx(1 / 3) and len(two.sizes) == 2
-    assert "clients have too few samples to tell their features" not in found.text, (
+    assert "clients have too few samples to compare their features" not in found.text, (
         "the verdict is on those that have some"
     )
 
@@ -168,18 +168,18 @@ def test_without_a_direction_that_varies_nothing_is_told_of_features() -> None:
 @pytest.mark.parametrize(
     ("found", "n", "note"),
     [
-        (Distance(None), 1, "too few to tell"),
+        (Distance(None), 1, "too few samples"),
         (Distance(1.0), 50, ""),
         (
             Distance(1.0, 0.0, 0.5, 2),
             5,
-            "5 samples in 4 dimensions: covariance drawn 50 % to the whole's; 2 of 4 directions hardly vary here",
+            "5 samples in 4 dimensions: covariance shrunk by 50 % towards that of all data; 2 of 4 directions hardly vary",
         ),
-        (Distance(1.0, 0.0, 0.0, 1), 50, "1 of 4 directions hardly vary here"),
+        (Distance(1.0, 0.0, 0.0, 1), 50, "1 of 4 directions hardly vary"),
     ],
 )
 def test_a_note_says_why_a_number_is_not_what_it_seems(found: Distance, n: int, note: str) -> None:
-    assert _note(found, n, 4) == note
+    assert note_on(found, n, 4) == note
 
 
 def test_an_excess_is_what_is_beyond_chance() -> None:
@@ -187,17 +187,10 @@ def test_an_excess_is_what_is_beyond_chance() -> None:
     assert Distance(None) == Distance(None, 0.0, 0.0, 0), "nothing is known, so nothing is claimed"
 
 
-def test_of_many_names_five_are_told() -> None:
-    assert (
-        _some(list("abcde")) == "a, b, c, d, e"
-        and _some(list("abcdefg")) == "a, b, c, d, e and 2 more"
-    )
-
-
 def test_a_class_of_few_samples_is_drawn_towards_the_covariance_within_classes() -> None:
     draw = np.random.default_rng(1)
     large, small = draw.normal(size=(50, 2)) * 3, draw.normal(size=(1, 2))
-    groups = _groups(
+    groups = class_moments(
         np.array([50, 1]),
         np.array([large.sum(0), small.sum(0)]),
         np.array([large.T @ large, small.T @ small]),
@@ -207,7 +200,7 @@ def test_a_class_of_few_samples_is_drawn_towards_the_covariance_within_classes()
         1
     ].mean == pytest.approx(small[0])
     assert groups[1].cov == pytest.approx(0.75 * within) and groups[1].number == 1
-    (none,) = _groups(np.array([0]), np.zeros((1, 2)), np.zeros((1, 2, 2)))
+    (none,) = class_moments(np.array([0]), np.zeros((1, 2)), np.zeros((1, 2, 2)))
     assert none.cov.tolist() == [[0, 0], [0, 0]]
 
 
@@ -333,11 +326,11 @@ def test_a_verdict_that_holds_in_nine_of_ten_redraws_is_likely() -> None:
         (measured(labels=0.5, features=1.0, beyond=2.0), "Labels explain 0 % of the difference", "too few"),
         (measured(labels=0.5, features=2.0, beyond=1.2, size=0.2), "differ mainly in their features, and also in labels and size.", "too few"),
         (measured(labels=-0.2), "On a scale from 0 to 1: size 0.00, labels 0.00,", "-0.2"),
-        (unknown(4, 1), "1 of 4 clients have too few samples to tell their features.", "unknown"),
+        (unknown(4, 1), "1 of 4 clients have too few samples to compare their features.", "unknown"),
         (unknown(4, 4), "features beyond what labels explain unknown.", "too few samples"),
-        (unknown(4, 4, dimensions=2), "4 of 4 clients have too few samples to tell their features.", "heavy tails"),
+        (unknown(4, 4, dimensions=2), "4 of 4 clients have too few samples to compare their features.", "heavy tails"),
         (measured(beyond=2.0, features=2.0, dimensions=11), "Most clients have fewer than 10 samples for each of 11 dimensions", "too few"),
-        (measured(2), "This is likely: the same verdict in 100 % of 400 redraws of the clients.", "one client"),
+        (measured(2), "This is likely: the same verdict in 100 % of 400 resamples of the clients.", "one client"),
         (measured(1), "There is one client, so there is nothing to compare.", "differ"),
     ],
 )  # fmt: skip
@@ -436,7 +429,7 @@ def test_features_of_histories_are_as_wide_as_they_say() -> None:
     assert (
         Projection((51, 4), 0, histories=True).width
         == CODES + 5
-        == counted(torch.zeros(1, 3, 4)).shape[1]
+        == history_features(torch.zeros(1, 3, 4)).shape[1]
         == 261
     )
     assert Projection((2, 3), 0).width == 6 and Projection((2, 600), 0).width == 1024
@@ -445,9 +438,9 @@ def test_features_of_histories_are_as_wide_as_they_say() -> None:
         9.0,
         torch.tensor([257.0, 1.0, 0.0]),
     )  # more events than there are places; codes in buckets
-    assert counted(x)[0, :2].tolist() == pytest.approx([1 / 3, 2 / 3]) and counted(x)[
-        0, 259
-    ] == pytest.approx(math.log(4))
+    assert history_features(x)[0, :2].tolist() == pytest.approx(
+        [1 / 3, 2 / 3]
+    ) and history_features(x)[0, 259] == pytest.approx(math.log(4))
 
 
 def test_probes_of_all_clients_are_the_same_and_wide_enough() -> None:
@@ -502,9 +495,9 @@ def test_an_audit_scales_columns_by_all_clients_together_unless_told_otherwise()
     ).method == Audit(dimensions=10)
     own = eq.Experiment(data={"normalise": "client"})
     assert auditing_of(own, table).data.normalise == "client"
-    (said,) = _warnings(own, table)
+    (said,) = data_warnings(own, table)
     assert "which hides shifts; use normalise: pooled" in said
-    assert _warnings(own, plain) == [] and _warnings(made, table) == []
+    assert data_warnings(own, plain) == [] and data_warnings(made, table) == []
 
 
 # What is printed and kept.
@@ -563,11 +556,6 @@ def test_an_audit_prints_a_row_for_every_client_and_its_notes(
         "digits: 1 client, 100 training samples"
         in printed(audits.findings([audits.row()]), monkeypatch)[0]
     )
-    assert (
-        audit._number(-100.0) == "-100"
-        and audit._number(99.9) == "99.900"
-        and audit._number(None) == ""
-    )
 
 
 @pytest.mark.parametrize(("clients", "more"), [(60, False), (61, True)])
@@ -583,7 +571,7 @@ def test_of_many_clients_the_farthest_sixty_are_printed(
     assert first == (
         [f"c{k}" for k in reversed(range(60))] if more else [f"c{k}" for k in range(60)]
     )
-    assert ("... and 1 more clients, nearer to the whole; --json has all" in lines) == more
+    assert ("... and 1 more clients, which differ less; --json has all" in lines) == more
     assert ("samples by label" in lines) != more and "c0: n" in lines and "c60: n" not in lines
 
 

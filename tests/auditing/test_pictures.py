@@ -111,7 +111,7 @@ def test_names_cover_neither_points_nor_each_other(seed: int) -> None:
         np.full(24, 11.0),
         np.array([[0.2, 0.6], [0.8, 0.3]]),
     )
-    pictures._name(
+    pictures.label_points(
         axes, points, [f"client {k}" for k in range(24)], np.arange(24), radii, line, 6.0
     )
     boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}

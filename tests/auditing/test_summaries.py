@@ -13,8 +13,8 @@ from equipoise.auditing.summaries import (
     MOST_CLASSES,
     WIDEST,
     Projection,
-    counted,
     groups_of,
+    history_features,
     labels_of,
     leading,
 )
@@ -138,7 +138,7 @@ def test_summaries_of_a_client_are_sums_over_its_groups(tmp_path: object) -> Non
     data = sites(4, sizes=(30, 3, 60))
     found = audited(data)
     assert [row.samples for row in found.clients] == [30, 3, 60]
-    assert found.clients[1].kl is None and found.clients[1].note == "too few to tell"
+    assert found.clients[1].kl is None and found.clients[1].note == "too few samples"
     assert "1 of 3 clients have too few samples" in " ".join(found.warnings)
 
 
@@ -195,7 +195,7 @@ def test_histories_are_seen_as_shares_of_their_codes() -> None:
     x[0, 0] = torch.tensor([1.0, 7.0, 3.0, 0.0])
     x[0, 1:4] = torch.tensor([[5.0, 0.5, 0.4, 0.0], [5.0, 1.5, 0.5, 0.0], [9.0, 0.0, 0.6, 1.0]])
     x[0, 4] = 99.0  # past the end: ignored
-    z = counted(x)
+    z = history_features(x)
     assert (
         z[0, 5] == pytest.approx(2 / 3)
         and z[0, 9] == pytest.approx(1 / 3)

@@ -59,7 +59,7 @@ def test_a_verdict_that_hangs_on_one_client_is_not_clear() -> None:
     assert verdict.dominant == "labels" and verdict.agreement < 0.8 and verdict.sure == "unsure"
     assert (
         verdict.agreement * 400 == pytest.approx(round(verdict.agreement * 400), abs=1e-9)
-        and "of 400 redraws of the clients" in verdict.text
+        and "of 400 resamples of the clients" in verdict.text
     )
     assert judge(measured(labels=0.5)).sure == "clear"
 
@@ -110,9 +110,7 @@ def test_features_of_which_nothing_is_known_are_not_called_alike(
             "workers": 0,
         }
     )
-    assert (
-        "differ little in size and labels; how their features differ cannot be told" in found.text
-    )
+    assert "differ little in size and labels; their features cannot be compared" in found.text
     assert "explain unknown." in found.text and found.verdict.sure == "unsure"
     assert (
         ("too few samples" in found.text)

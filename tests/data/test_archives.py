@@ -154,8 +154,8 @@ def test_diabetic_retinopathy_with_grades_as_classes_or_numbers(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("lacking", "sentence"),
     [
-        ("DR level", "task_labels/DR level.npy; some are not there"),
-        ("val.txt", "some are not there"),
+        ("DR level", "task_labels/DR level.npy; some are missing"),
+        ("val.txt", "some are missing"),
         ("000004", "names the image 000004, which has no pixels"),
     ],
 )

@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from equipoise.data import DataConfig
 from equipoise.data.check import DataReport, check_data
+from tests.helpers.clean_sites import HEADER, clean, with_first_column, write
 from tests.helpers.reports import remarks_on
-
-Rows = list[list[str]]
-HEADER = ["age", "ward", "pressure", "label"]
-
-
-def clean(site: str) -> Rows:
-    rng = np.random.default_rng(ord(site[0]))
-    return [
-        [
-            str(rng.integers(20, 90)),
-            "abc"[i // 3 % 3],
-            f"{rng.normal(120, 9):.1f}",
-            "well" if i % 3 else "sick",
-        ]
-        for i in range(160)
-    ]
-
-
-def write(folder: Path, sites: dict[str, Rows], header: list[str] = HEADER) -> Path:
-    folder.mkdir(exist_ok=True)
-    for site, rows in sites.items():
-        (folder / f"{site}.csv").write_text(
-            "".join(",".join(row) + "\n" for row in [header, *rows])
-        )
-    return folder
 
 
 def look(folder: Path, **settings: object) -> DataReport:
@@ -69,74 +42,13 @@ def test_clean_data_are_described_without_a_warning(tmp_path: Path) -> None:
     assert "of all clients" in look(tmp_path / "sites", test="global").columns[0].becomes
 
 
-def _cell(row: int, column: int, value: str) -> Callable[[dict[str, Rows]], None]:
-    def change(sites: dict[str, Rows]) -> None:
-        sites["north"][row][column] = value
-
-    return change
-
-
-def _added(values: Callable[[str, int], str]) -> Callable[[dict[str, Rows]], None]:
-    def change(sites: dict[str, Rows]) -> None:
-        for site, rows in sites.items():
-            for place, row in enumerate(rows):
-                row.insert(0, values(site, place))
-
-    return change
-
-
-def _only(**kept: object) -> Callable[[dict[str, Rows]], None]:
-    def change(sites: dict[str, Rows]) -> None:
-        if "site" in kept:
-            del sites["south"]
-        if "label" in kept:
-            for rows in sites.values():
-                for row in rows:
-                    row[3] = "well"
-        if "north" in kept:
-            sites["north"] = [row for row in sites["north"] if row[3] == "well"] * 2
-        if "rows" in kept:
-            del sites["north"][149:]
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "warning"),
-    [
-        (_added(lambda site, i: f"{site[0]}{i}"), "column 'more' looks like an identifier .* is left out; to use it, give it the kind number or category in a schema"),
-        (_added(lambda site, i: f"the patient of {site} came on day {i}"), "column 'more' looks like free text .* is left out; to use it, give it the kind"),
-        (_added(lambda site, i: f"2024-02-{1 + i % 28:02}"), "column 'more' holds dates, which become numbers .*; leave the column out of the schema"),
-        (_added(lambda site, i: f"0{1 + i % 9}/02/2024"), "with the month first: 01/02/2024 is read as day 1 of month 2"),
-        (_added(lambda site, i: ""), "column 'more' has no value at all; remove it"),
-        (_cell(1, 3, "Well "), "label column .label.: the classes 'Well' .1 row. and 'well' .211 rows. are nearly equal .* write them alike"),
-        (_cell(1, 1, "A"), "column 'ward': the categories 'A' .1 row. and 'a' .107 rows. are nearly equal"),
-        (_cell(1, 2, "inf"), "column 'pressure': 1 cell is infinite .* read as missing; correct the file"),
-        (_cell(1, 2, "1e300"), "column 'pressure': 1 cell is infinite"),
-        (_cell(1, 2, "n.d."), "column 'pressure' is not read as numbers because of 1 cell, 'n.d.' .*.csv, line [0-9]+.; leave such cells empty"),
-        (_only(label=1), "all rows have the label 'well', so there is nothing to learn; is another column the label"),
-        (_only(north=1), "site 'north' has no row of the class 'sick'"),
-        (_only(site=1), "there is only one site, 'north', .*; provide one file per site"),
-        (_only(rows=149), "fewer than 30 test rows in north .29.: .*; collect more rows"),
-    ],
-)  # fmt: skip
-def test_each_warning_says_what_to_do(
-    tmp_path: Path, change: Callable[[dict[str, Rows]], None], warning: str
-) -> None:
-    sites = {"north": clean("north"), "south": clean("south")}
-    change(sites)
-    header = HEADER if len(sites["north"][0]) == len(HEADER) else ["more", *HEADER]
-    found = look(write(tmp_path / "sites", sites, header))
-    assert any(re.search(warning, one) for one in remarks_on(found)), remarks_on(found)
-
-
 def test_a_column_that_was_left_out_is_used_when_asked_for(tmp_path: Path) -> None:
     sites = {"north": clean("north"), "south": clean("south")}
-    _added(lambda site, i: f"{site[0]}{i // 2}")(sites)
+    with_first_column(lambda site, i: f"{site[0]}{i // 2}")(sites)
     folder = write(tmp_path / "sites", sites, ["more", *HEADER])
     assert look(folder).columns[0].kind == "category"  # every value twice
     sites = {"north": clean("north"), "south": clean("south")}
-    _added(lambda site, i: f"{site[0]}{i}")(sites)
+    with_first_column(lambda site, i: f"{site[0]}{i}")(sites)
     folder = write(tmp_path / "sites", sites, ["more", *HEADER])
     assert (look(folder).columns[0].kind, look(folder).columns[0].becomes) == (
         "identifier",

@@ -375,12 +375,12 @@ def test_medimeta_follows_its_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "task", "said"),
     [
-        (graded(), "absent", "task_labels/absent.npy; some are not there"),
-        (graded(splits__test_txt=None), "grade", "some are not there"),
+        (graded(), "absent", "task_labels/absent.npy; some are missing"),
+        (graded(splits__test_txt=None), "grade", "some are missing"),
         (
             {name: content for name, content in graded().items() if "d/images" not in name},
             "grade",
-            "some are not there",
+            "some are missing",
         ),
         (
             graded(splits__val_txt=b"000003"),

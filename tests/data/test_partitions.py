@@ -353,3 +353,9 @@ def test_a_number_that_a_float_cannot_hold_exactly_is_refused() -> None:
     assert parse(f"dirichlet:{2**53 - 1}")[1] == {"alpha": 2.0**53 - 1}
     with pytest.raises(ValueError, match="alpha must be of type float and finite"):
         parse(f"dirichlet:{2**53}")
+
+
+def test_the_earlier_name_of_partition_pool_still_works() -> None:
+    with pytest.warns(DeprecationWarning, match="partition_pool"):
+        from equipoise.data.partitions import deal
+    assert deal is partition_pool

@@ -19,6 +19,7 @@ import yaml
 
 import equipoise as eq
 from equipoise.data import partitions, sets
+from equipoise.methods.scaffold import Scaffold
 from equipoise.testing import check_method
 from tests.helpers.packages import installed
 from tests.helpers.runs import played, same_run, settings
@@ -156,17 +157,18 @@ def test_a_loss(addons: Path, tmp_path: Path) -> None:
 
 def test_a_transport(addons: Path, tmp_path: Path) -> None:
     """The same run as in process, bit for bit, though clients are asked in another order."""
-    backwards = module("transports").Backwards
     asked: list[str] = []
 
-    class Seen(backwards):  # type: ignore[misc, valid-type]
-        def _one(self, request: Any, deadline: Any) -> Any:
-            asked.append(request.client)
-            return super()._one(request, deadline)
+    class Recording(Scaffold):
+        def client(self, client: Any, down: Any) -> Any:
+            asked.append(client.id)
+            return super().client(client, down)
 
-    config = settings("scaffold", rounds=2)
-    other = played(config, tmp_path / "other", transport=Seen)
+    backwards = module("transports").Backwards
+    recorded = settings(Recording(), rounds=2)
+    other = played(recorded, tmp_path / "other", transport=backwards)
     assert asked[:4] == ["di", "cy", "bo", "ada"]
+    config = settings("scaffold", rounds=2)
     same_run(played(config, tmp_path / "here"), other)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,13 +15,14 @@ import pytest
 from rich.console import Console
 
 from equipoise.callbacks import CallbackList, ClientProgress, RunStart
-from equipoise.cli import comparison_output, output, progress
+from equipoise.cli import comparison_output, output, progress, run_output
+from equipoise.comparison import Comparison
 from equipoise.experiment import ConfigurationError
-from equipoise.runs import Run
-from equipoise.runs.summary import summarise
+from equipoise.runs import ModelResult, RunResult
+from equipoise.runs.clinical import ClinicalValue
 from equipoise.runtime.evaluation_messages import EvaluateModels
 from equipoise.transports.base import Monitor
-from tests.helpers.stores import made_up_run
+from tests.helpers.stores import entry, made_up_result
 
 
 @pytest.fixture
@@ -91,31 +94,29 @@ def test_quiet_says_nothing(screen: io.StringIO, capsys: pytest.CaptureFixture[s
     assert screen.getvalue() == "" and capsys.readouterr() == ("", "")
 
 
+def with_clinical(values: list[ClinicalValue]) -> RunResult:
+    """Return the result of a run whose clients c0, c1, ... have these values of the AUROC."""
+    clients = [f"c{k}" for k in range(len(values))]
+    result = made_up_result("fedavg", 1, dict.fromkeys(clients, 0.5))
+    measures = {client: {"auroc": value} for client, value in zip(clients, values, strict=True)}
+    served = ModelResult("global", result.metrics, measures)
+    return replace(result, models={"global": served})
+
+
 def test_a_clinical_measure_has_its_interval_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(output, "console", Console(file=shown, width=160, color_system=None))
-    measures = [
-        (0.912, 0.85, 0.96),
-        (0.5, None, None),
-        (float("nan"), None, None),
-        (float("nan"), 0.1, 0.2),
+    values = [
+        ClinicalValue(0.912, 0.85, 0.96),
+        ClinicalValue(0.5),
+        ClinicalValue(float("nan"), 0.1, 0.2),
     ]
-    clinical = {
-        f"c{place}": {"auroc": dict(zip(("value", "low", "high"), one, strict=True))}
-        for place, one in enumerate([*measures, *measures[:1] * 20])
-    }
-    output._show_clinical(clinical, list(clinical), most=5)
-    rows = [
-        line.split(maxsplit=1)
-        for line in shown.getvalue().splitlines()
-        if line.startswith("c") and line[1:2].isdigit()
-    ]
-    assert [(name, value.strip()) for name, value in rows] == [
-        ("c0", "91.2 (85 to 96)"), ("c1", "50.0"), ("c2", "–"), ("c3", "–"), ("c4", "91.2 (85 to 96)"),
-    ]  # fmt: skip
-    assert "... and 19 more clients" in shown.getvalue()
+    run_output.show(with_clinical(values))
+    table = shown.getvalue().partition("classes are unequal")[2]
+    rows = [line.split(maxsplit=1) for line in table.splitlines() if line[:2] in ("c0", "c1", "c2")]
+    assert [value.strip() for _, value in rows] == ["91.2 (85 to 96)", "50.0", "–"]
 
 
 @pytest.mark.parametrize(("clients", "more"), [(20, False), (21, True)])
@@ -124,30 +125,17 @@ def test_of_clinical_measures_twenty_clients_are_listed(
 ) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(output, "console", Console(file=shown, width=160, color_system=None))
-    output._show_clinical(
-        {
-            f"c{place}": {"auroc": {"value": 0.5, "low": None, "high": None}}
-            for place in range(clients)
-        },
-        (),
-    )
-    assert ("... and 1 more clients" in shown.getvalue()) == more
-    assert (
-        sum(line.startswith("c") and line[1:2].isdigit() for line in shown.getvalue().splitlines())
-        == 20
-    )
+    run_output.show(with_clinical([ClinicalValue(0.5)] * clients))
+    table = shown.getvalue().partition("classes are unequal")[2]
+    assert ("... and 1 more clients" in table) == more
+    assert sum(line[1:2].isdigit() for line in table.splitlines() if line.startswith("c")) == 20
 
 
-@pytest.mark.parametrize(("most", "quantiles"), [(3, True), (4, False)])
+@pytest.mark.parametrize(("clients", "quantiles"), [(50, False), (51, True)])
 def test_quantiles_stand_in_place_of_more_clients_than_are_listed(
-    most: int,
-    quantiles: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    clients: int, quantiles: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(output, "MOST_LISTED", most)
-    output.show(summarise(Run(made_up_run(tmp_path / "run", clients=4)), None))
+    run_output.show(made_up_result("fedavg", 1, [0.5] * clients))
     assert ("quantiles over clients" in capsys.readouterr().out) == quantiles
 
 
@@ -159,11 +147,18 @@ def test_a_grid_is_a_key_and_its_values(word: str) -> None:
         comparison_output.parse_grid([word])
 
 
-def test_best_and_second_best_are_marked_in_a_comparison() -> None:
-    styles = [comparison_output._mark("12.0", position).style for position in (1, 2, 3, None)]
-    assert styles == ["bold", "underline", "", ""]
-    assert [comparison_output._coloured(change).style for change in ("-1.0", "+1.0", "0.0")] == [
-        "red",
-        "green",
-        "",
-    ]
+def test_best_and_second_best_are_marked_and_changes_coloured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = io.StringIO()
+    screen = Console(
+        file=shown, width=200, force_terminal=True, color_system="standard", _environ={}
+    )
+    monkeypatch.setattr(output, "console", screen)
+    alone = made_up_result("standalone", 1, [0.5, 0.5])
+    better = made_up_result("fedavg", 1, [0.3, 0.9])
+    entries = [entry("standalone", alone), entry("fedavg", better, alone)]
+    comparison_output.show(Comparison(entries, "fedavg", folder=Path("c")))
+    text = shown.getvalue()
+    assert re.search(r"\x1b\[1m *60\.0", text) and re.search(r"\x1b\[4m *50\.0", text)
+    assert re.search(r"\x1b\[31m *-20\.0", text) and re.search(r"\x1b\[32m *\+40\.0", text)

@@ -66,7 +66,7 @@ def test_a_comparison_escapes_its_labels_everywhere(equipoise: Terminal, tmp_pat
     ).splitlines()[2].count("|")
     from equipoise.cli import comparison_output
 
-    comparison_output.show(found, 5)
+    comparison_output.show(found)
     assert label in equipoise.capture.readouterr().out
     assert equipoise("report", folder).code == 0
     assert "<i>" not in (folder / "report.html").read_text().partition("<main")[2].replace(

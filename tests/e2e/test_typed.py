@@ -13,7 +13,15 @@ import typer
 
 import equipoise as eq
 from equipoise import methods
-from equipoise.cli import compare, comparison_output, data, data_output, output, watch
+from equipoise.cli import (
+    compare,
+    comparison_output,
+    data,
+    data_output,
+    output,
+    run_output,
+    watch,
+)
 from equipoise.cli.methods import _cell, _check
 from equipoise.data import sets
 from equipoise.data.check import ColumnReport, DataReport, SiteReport
@@ -52,7 +60,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr("equipoise.simulate.resume", made)
     monkeypatch.setattr("equipoise.transports.workers.processes.allow_fork", lambda: print("plain"))
     for name in ("summary", "profile"):
-        monkeypatch.setattr(output, name, lambda run, name=name: print(name, run))
+        monkeypatch.setattr(run_output, name, lambda run, name=name: print(name, run))
     return made
 
 
@@ -162,8 +170,9 @@ def test_resume_hands_on_all_that_it_is_told(
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    made = calls()
-    monkeypatch.setattr(compare, "compared", made)
+    made = calls(SimpleNamespace(failures=[]))
+    monkeypatch.setattr("equipoise.comparison.compare", made)
+    monkeypatch.setattr(comparison_output, "show", calls())
     return made
 
 
@@ -176,27 +185,14 @@ def test_compare_without_words_is_fedavg_beside_training_alone(
     planned: Calls, equipoise: Terminal
 ) -> None:
     assert equipoise("compare").code == 0
-    assert planned == [
-        (
-            (
-                {},
-                NOTHING_TYPED,
-                None,
-                None,
-                [],
-                False,
-                False,
-                "terminal",
-                {"cluster": None, "trust_network": False},
-                [],
-            ),
-            {},
-        )
-    ]
+    (given,), named = planned[0]
+    assert given == {} and named.pop("progress") is not None
+    where = {"cluster": None, "trust_network": False}
+    assert named == {**NOTHING_TYPED, "out": None, "jobs": None, "allow_imports": [], **where}
 
 
 def test_words_of_compare_are_settings_and_lists(planned: Calls, equipoise: Terminal) -> None:
-    flags = {"--data": "digits", "--clients": 5, "--label": "ill", "--schema": "s", "--model": "cnn", "--rounds": 7, "--fraction": 0.5, "--methods": "moon, fedprox", "--seeds": "2-3", "--grid": "method.mu=0.5,1", "--baseline": "moon", "--level": 0.5, "--measure": "worst", "--measures": "best", "--target": 0.75, "--out": "o", "--jobs": 2, "--format": "csv", "--allow-import": "mine", "--set": "training.lr=0.25"}  # fmt: skip
+    flags = {"--data": "digits", "--clients": 5, "--label": "ill", "--schema": "s", "--model": "cnn", "--rounds": 7, "--fraction": 0.5, "--methods": "moon, fedprox", "--seeds": "2-3", "--grid": "method.mu=0.5,1", "--baseline": "moon", "--level": 0.5, "--measure": "worst", "--measures": "best", "--target": 0.75, "--out": "o", "--jobs": 2, "--allow-import": "mine", "--set": "training.lr=0.25"}  # fmt: skip
     answer = equipoise(
         "compare",
         *[word for pair in flags.items() for word in pair],
@@ -205,25 +201,16 @@ def test_words_of_compare_are_settings_and_lists(planned: Calls, equipoise: Term
         "--partition",
         "pow",
         "--quiet",
-        "--dry-run",
     )
     assert (answer.code, answer.err) == (0, "")
-    (given, typed, *rest), _ = planned[0]
+    (given,), named = planned[0]
     assert given == {"data": {"name": "digits", "clients": 5, "label": "ill", "schema": "s"}, "model": "cnn", "rounds": 7, "participation": {"fraction": 0.5}, "training": {"lr": 0.25}}  # fmt: skip
-    assert typed == {
+    del named["progress"]
+    assert named == {
         "methods": ["moon", "fedprox"], "seeds": [2, 3], "partitions": ["iid", "pow"], "grid": {"method.mu": [0.5, 1]}, "baseline": "moon", "level": 0.5,
-        "measure": "worst", "measures": ["best", "rounds_to_target"], "target": 0.75,
+        "measure": "worst", "measures": ["best", "rounds_to_target"], "target": 0.75, "out": Path("o"), "jobs": 2, "allow_imports": ["mine"],
+        "cluster": None, "trust_network": False,
     }  # fmt: skip
-    assert rest == [
-        Path("o"),
-        2,
-        ["mine"],
-        True,
-        True,
-        "csv",
-        {"cluster": None, "trust_network": False},
-        [],
-    ]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +224,7 @@ def test_a_target_brings_its_column(
     words: list[str], measures: list[str], planned: Calls, equipoise: Terminal
 ) -> None:
     equipoise("compare", *words)
-    assert planned[0][0][1]["measures"] == measures
+    assert planned[0][1]["measures"] == measures
 
 
 @pytest.mark.parametrize(
@@ -266,7 +253,7 @@ def test_methods_of_the_file_stand_unless_others_are_typed(
 ) -> None:
     (tmp_path / "c.yaml").write_text(text)
     assert equipoise("compare", tmp_path / "c.yaml", *words).code == 0
-    assert planned[0][0][1]["methods"] == expected
+    assert planned[0][1]["methods"] == expected
 
 
 def test_a_single_seed_is_asked_about_unless_quiet(planned: Calls, equipoise: Terminal) -> None:
@@ -276,20 +263,10 @@ def test_a_single_seed_is_asked_about_unless_quiet(planned: Calls, equipoise: Te
     )
 
 
-def carried_out(
-    output_format: str = "terminal", dry_run: bool = False, typed: dict[str, Any] | None = None
-) -> None:
-    where = {"cluster": None, "trust_network": True}
-    compare.compared(
-        FromFile({"rounds": 3}),
-        typed or {"methods": ["fedavg"]},
-        Path("o"),
-        2,
-        ["mine"],
-        dry_run,
-        True,
-        output_format,
-        where,
+def carried_out(output_format: str = "terminal") -> None:
+    execution = {"out": Path("o"), "jobs": 2, "allow_imports": ["mine"], "cluster": None}
+    compare.run_and_print(
+        FromFile({"rounds": 3}), {"methods": ["fedavg"]}, execution, True, output_format
     )
 
 
@@ -308,11 +285,9 @@ def test_a_comparison_is_started_shown_and_ends_with_1_after_failures(
     carried_out()
     (given, named), *_ = begun
     assert (
-        given == ({"rounds": 3},)
-        and shown == [((result, 20), {})]
-        and capsys.readouterr().out == ""
+        given == ({"rounds": 3},) and shown == [((result,), {})] and capsys.readouterr().out == ""
     )
-    assert {key: value for key, value in named.items() if key != "progress"} == {"methods": ["fedavg"], "out": Path("o"), "jobs": 2, "allow_imports": ["mine"], "cluster": None, "trust_network": True}  # fmt: skip
+    assert {key: value for key, value in named.items() if key != "progress"} == {"methods": ["fedavg"], "out": Path("o"), "jobs": 2, "allow_imports": ["mine"], "cluster": None}  # fmt: skip
     for kind, text in (
         ("markdown", "<markdown>"),
         ("latex", "<latex>"),
@@ -335,7 +310,7 @@ def test_a_comparison_is_started_shown_and_ends_with_1_after_failures(
         carried_out()
     assert (
         end.value.exit_code == 130
-        and "the same command goes on from there" in capsys.readouterr().err
+        and "the same command continues from there" in capsys.readouterr().err
     )
 
 
@@ -344,18 +319,11 @@ def test_a_dry_comparison_shows_its_plan_and_how_data_are_understood(
 ) -> None:
     shown, looked = calls(), calls()
     monkeypatch.setattr(comparison_output, "show_plan", shown)
-    monkeypatch.setattr(comparison_output, "understood", looked)
-    monkeypatch.setattr("equipoise.comparison.compare", lambda *_, **__: pytest.fail("it runs"))
-    carried_out(
-        dry_run=True,
-        typed={
-            **NOTHING_TYPED,
-            "seeds": [1, 2],
-            "level": 0.5,
-            "baseline": "fedavg",
-            "measure": "worst",
-            "target": 0.5,
-        },
+    monkeypatch.setattr(comparison_output, "show_data_report", looked)
+    compare.show_plan(
+        FromFile({"rounds": 3}),
+        {**NOTHING_TYPED, "seeds": [1, 2], "level": 0.5, "baseline": "fedavg", "target": 0.5},
+        ["mine"],
     )
     ((cells,), _) = shown[0]
     assert {(cell.label, cell.seed, cell.experiment.rounds) for cell in cells} == {
@@ -514,9 +482,9 @@ def test_a_folder_is_watched_until_it_is_interrupted(
         def serve_forever(self, **_: Any) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("equipoise.watch.serving.Watcher", Serving)
+    monkeypatch.setattr("equipoise.watch.serving.WatchServer", Serving)
     assert equipoise("watch", tmp_path, "--port", 7).out.splitlines() == [
-        "open http://127.0.0.1:7/x in a browser on this machine; Ctrl-C ends", "no longer watched; what is going on goes on",
+        "open http://127.0.0.1:7/x in a browser on this machine; Ctrl-C ends", "viewer stopped; the runs continue",
     ]  # fmt: skip
     with pytest.raises(RunError, match="no folder .*; give that of a run, or one that holds runs"):
         watch.watch(tmp_path / "nothing")

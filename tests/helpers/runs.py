@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from equipoise.data import Federation
 from equipoise.data.check import DataReport
 from equipoise.experiment import Experiment, experiment
 from equipoise.runs import Run
+from equipoise.storage.tables import RoundRecord
 from equipoise.testing import small
 from equipoise.testing.small import CLASSES, SIZES, assert_same, everything, finite, played, sites
 from tests.helpers.callbacks import Calling
@@ -124,20 +126,14 @@ def federation_changed(change: Callable[[Federation], Federation]) -> Iterator[N
 
 def stopped(tmp: Path, method: Any = "scaffold", rounds: int = 3, **more: Any) -> Path:
     """A run that was interrupted before its last round."""
-    done: list[int] = []
-    counting = Calling(on_round=lambda record: done.append(record.round))
-    original = simulate.interruptible
-    simulate.interruptible = lambda: contextlib.nullcontext(lambda: len(done) >= rounds - 1)  # type: ignore[assignment]
-    try:
-        with pytest.raises(
-            KeyboardInterrupt,
-            match=f"stopped after round {rounds - 1}; continue with `equipoise resume",
-        ):
-            simulate.run(
-                experiment(config(tmp, method, rounds=rounds, **more)), tmp / "run", counting
-            )
-    finally:
-        simulate.interruptible = original
+
+    def interrupt(record: RoundRecord) -> None:
+        if record.round == rounds - 1:
+            signal.raise_signal(signal.SIGINT)
+
+    wanted = experiment(config(tmp, method, rounds=rounds, **more))
+    with pytest.raises(KeyboardInterrupt, match=f"stopped after round {rounds - 1}"):
+        simulate.run(wanted, tmp / "run", Calling(on_round=interrupt))
     return tmp / "run"
 
 

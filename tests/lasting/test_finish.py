@@ -14,7 +14,6 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client, Inputs
 from equipoise.composition import compose
-from equipoise.engine.rounds import Loop
 from equipoise.experiment import experiment
 from equipoise.method import Cohort
 from equipoise.methods.corefed import CoReFed
@@ -25,6 +24,7 @@ from equipoise.runs import Run
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError, Store
+from equipoise.storage.tables import RoundRecord
 from tests.helpers.callbacks import Calling
 from tests.helpers.runs import (
     assert_same,
@@ -229,17 +229,12 @@ def test_the_floor_does_not_give_it_up_and_who_missed_it_is_asked_again(tmp_path
     assert rows_of(before, "bo", "personal") == rows_of(
         whole.table(phase="final"), "bo", "personal"
     )
-    asked = []
-    original = Loop._finish
-
-    def noted(self: Loop, number: int, state: State, ids: Any) -> None:
-        asked.append((number, list(ids)))
-        original(self, number, state, ids)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loop, "_finish", noted)
-        late = simulate.resume(tmp_path / "run")
-    assert asked == [(ROUNDS + 2, ["ada", "cy", "di"])] and late.status == "finished"
+    records: list[RoundRecord] = []
+    late = simulate.resume(tmp_path / "run", Calling(on_round=records.append))
+    assert [(record.round, record.cohort) for record in records] == [
+        (ROUNDS + 2, ["ada", "cy", "di"])
+    ]
+    assert late.status == "finished"
     after = late.table(phase="final")
     assert (
         len(after) == len(before) and late.last_round == ROUNDS and late.store.missed(ROUNDS) == []

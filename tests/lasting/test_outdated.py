@@ -13,10 +13,11 @@ import yaml
 
 import equipoise as eq
 from equipoise.runs import Run
-from equipoise.runs.summary import summarise
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError
 from tests.helpers import half_finished
+from tests.helpers.terminal import Terminal
+from tests.helpers.terminal import equipoise as equipoise
 
 IMAGES, TABLE = {"shape": [1, 28, 28]}, {"shape": [12]}
 ADAM, MOMENTUM, PLAIN = (
@@ -97,19 +98,13 @@ def test_it_is_not_resumed_and_stays_as_it_is(old: Path) -> None:
     assert Run(old).last_round == 2 and (old / "files" / "server-r2a0.safetensors").exists()
 
 
-def test_show_marks_it(
-    old: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from equipoise.cli import output
-
-    monkeypatch.setattr(output.console, "width", 300)
-    found = summarise(Run(old))
-    assert "version 0.1.0" in found["outdated"] and json.loads(json.dumps(found)) == found
-    output.show(found)
-    assert "outdated: begun by version 0.1.0, whose FedeKD" in capsys.readouterr().out
+def test_show_marks_it(old: Path, equipoise: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    found = json.loads(equipoise("show", old, "--json").out)
+    assert "version 0.1.0" in found["outdated"]
+    assert "outdated: begun by version 0.1.0" in equipoise("show", old).out
     with sqlite3.connect(old / "run.db") as db:
         db.execute("update meta set value = '\"0.2.0\"' where key = 'version'")
     db.close()
-    assert summarise(Run(old))["outdated"] is None
-    output.show(summarise(Run(old)))
-    assert "outdated" not in capsys.readouterr().out
+    assert json.loads(equipoise("show", old, "--json").out)["outdated"] is None
+    assert "outdated" not in equipoise("show", old).out

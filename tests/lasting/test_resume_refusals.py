@@ -11,19 +11,22 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Timer
+from typing import Any
 
 import pytest
 import yaml
 
 from equipoise import simulate
 from equipoise.experiment import experiment
-from equipoise.runtime.executor import ClientExecutor
+from equipoise.runtime.messages import Request
 from equipoise.storage import lock
 from equipoise.storage.files import LOCK
 from equipoise.storage.lock import acquire, is_held
 from equipoise.storage.store import FORMAT, RunError, Store
+from equipoise.transports.inprocess import InProcess
 from tests.helpers.runs import config, environment, same_run, stopped
 
 
@@ -120,17 +123,15 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(
     """A limit on the size of files stands in for a full disk: the write of a checkpoint fails in the middle of the run."""
     job = config(tmp_path, "scaffold", rounds=2, workers=workers)
     program = (
-        "import json, resource, sys; from equipoise import cli, simulate; from equipoise.experiment import experiment\n"
-        "wanted = experiment(json.loads(sys.argv[1]))\n"
-        "original = simulate.Loop._start\n"
-        "def limited(self):\n"
-        "    state = original(self)\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))\n"
-        "    for worker in getattr(self.transport, 'workers', []): resource.prlimit(worker.started.process.pid, resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))\n"
-        "    return state\n"
-        "simulate.Loop._start = limited\n"
+        "import json, resource, sys\n"
+        "import equipoise as eq\n"
+        "from equipoise import cli\n"
+        "class Limit(eq.Callback):\n"
+        "    def on_start(self, start):\n"
+        "        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))\n"
+        "config = json.loads(sys.argv[1])\n"
         "sys.argv = ['equipoise']\n"
-        "cli.app = lambda: simulate.run(wanted, OUT)\n"
+        "cli.app = lambda: eq.run(config, OUT, Limit())\n"
         "cli.main()\n"
     ).replace("OUT", repr(str(tmp_path / "run")))
     said = subprocess.run(
@@ -152,22 +153,19 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(
 
 
 def test_a_files_folder_that_vanishes_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
+    files = tmp_path / "run" / "files"
+
+    class Vanishing(InProcess):
+        def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> Any:
+            shutil.rmtree(files, ignore_errors=True)
+            files.write_text("")
+            return super().exchange(requests, deadline)
+
     job = config(tmp_path, "scaffold", rounds=2)
-    perform = ClientExecutor.execute
-
-    def vanishing(self, *arguments):
-        shutil.rmtree(tmp_path / "run" / "files", ignore_errors=True)
-        (tmp_path / "run" / "files").write_text("")
-        return perform(self, *arguments)
-
-    monkeypatch.setattr(ClientExecutor, "execute", vanishing)
-    with pytest.raises(
-        RunError,
-        match="files was removed or moved .*; bring it back and resume",
-    ):
-        simulate.run(experiment(job), tmp_path / "run")
+    with pytest.raises(RunError, match="files was removed or moved .*; bring it back and resume"):
+        simulate.run(experiment(job), tmp_path / "run", transport=Vanishing)
 
 
 def test_ctrl_c_ends_after_the_current_client_and_says_how_to_resume(tmp_path: Path) -> None:

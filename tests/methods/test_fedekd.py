@@ -125,19 +125,19 @@ def test_local_training_is_also_matched_by_a_network_with_batch_norm(tmp_path: P
     )
 
 
-def test_only_the_proxy_is_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_proxy_is_uploaded(tmp_path: Path) -> None:
     sent: list[tuple[str, Any]] = []
-    original = InProcess._one
 
-    def one(self: InProcess, request: Any, deadline: float | None) -> Any:
-        reply = original(self, request, deadline)
-        if not request.step.startswith("@"):
-            sent.append((request.step, reply.up))
-        return reply
+    class Recording(InProcess):
+        def exchange(self, requests: Any, deadline: float | None = None) -> Any:
+            replies = super().exchange(requests, deadline)
+            for request, reply in zip(requests, replies, strict=True):
+                if request.step in ("client", "backward"):
+                    sent.append((request.step, reply.up))
+            return replies
 
-    monkeypatch.setattr(InProcess, "_one", one)
     wanted = experiment(FedeKD(energy="feat", projection="fit", proxy_start="own"))
-    eq.run(wanted, out=tmp_path / "run")
+    eq.run(wanted, out=tmp_path / "run", transport=Recording)
     bench = bench_of(wanted)
     proxy, private = bench.initial("proxy"), bench.initial("private")
     assert Counter(step for step, _ in sent) == {"client": 6, "backward": 6}

@@ -11,14 +11,14 @@ import pytest
 
 import equipoise as eq
 from equipoise import methods
-from equipoise.cli import output
+from equipoise.cli import run_output
 from equipoise.comparison.labels import labels
 from equipoise.composition import compose
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedprox import FedProx
 from equipoise.methods.pa3fed import Pa3Fed
 from equipoise.records import PerClient, State
-from equipoise.runs.summary import summarise
+from equipoise.runs import read_result
 from tests.helpers.counting import counted
 from tests.helpers.digits import (
     NETWORKS,
@@ -224,7 +224,8 @@ def test_every_table_says_that_it_is_a_reconstruction(
         "fedavg",
         "pa3fed",
     ]
-    output.show(summarise(eq.run(experiment("pa3fed", rounds=1), out=tmp_path / "run"), None))
+    run = eq.run(experiment("pa3fed", rounds=1), out=tmp_path / "run")
+    run_output.show(read_result(run))
     assert "pa3fed (reconstruction)" in capsys.readouterr().out
     assert "reconstruction" in methods.describe("pa3fed")["summary"]
 

@@ -151,8 +151,8 @@ def test_for_errors_a_rise_is_the_harm() -> None:
         alone=[1.2, 1.0, 1.1, 1.0], together=[1.5, 0.9, 1.1, 1.1], lower_is_better=True
     )
     assert (result["worst"], result["harmed"], result["average"]) == pytest.approx(
-        (0.3, 0.5, 0.075)
-    )
+        (-0.3, 0.5, -0.075)
+    ), "a positive change is an improvement"
     assert negative_transfer([1.2, 1.0], [1.5, 0.9])["worst"] == pytest.approx(-0.1)
 
 

@@ -12,10 +12,9 @@ import yaml
 from sklearn import metrics as reference
 
 import equipoise as eq
-from equipoise.comparison.measures import cost_of
 from equipoise.data import DataConfig, Federation, federate
-from equipoise.runs import Run
-from equipoise.runs.summary import summarise, undefined
+from equipoise.runs import Run, read_result
+from equipoise.runs.summary import summarise
 from tests.helpers.runs import played, settings, sites
 
 # Those that `by_hand` computes in another way; a new metric comes with a reference of its own.
@@ -131,7 +130,9 @@ def test_every_metric_of_classes(method: str, model: str, classes: int, tmp_path
                     )
     assert {metric for metric, missing in seen if not missing} == set(OPTIONAL)
     if classes == 2:
-        assert undefined(run, "auroc", name) == ["bo"] and run.final("auroc").keys() == {
+        assert read_result(run).metric("auroc", name).undefined == ["bo"] and run.final(
+            "auroc"
+        ).keys() == {
             "ada",
             "cy",
         }
@@ -173,7 +174,7 @@ def test_rmse_mae_and_loss_of_values(tmp_path: Path) -> None:
         assert run.final("mae")[client] == pytest.approx(
             sum(map(abs, errors)) / len(errors), rel=1e-6
         )
-    found = summarise(run)
+    found = summarise(read_result(run))
     assert (found["worst"], found["best"]) == (max(run.final().values()), min(run.final().values()))
     curve = {
         n: np.mean(
@@ -218,14 +219,14 @@ def test_megabytes_are_those_of_the_models_sent(tmp_path: Path) -> None:
         tensor.numel() * tensor.element_size()
         for tensor in run.model("global").state_dict().values()
     )
-    assert cost_of(run)["megabytes"] == pytest.approx(
+    assert read_result(run).cost["megabytes"] == pytest.approx(
         2 * 2 * len(run.clients) * one / 1e6, rel=1e-12
     )
     phases = [row["seconds"] for row in run.rounds()]
     counted = sum(
         seconds[name] for seconds in phases for name in ("clients", "transport", "aggregation")
     )
-    assert cost_of(run)["seconds"] == pytest.approx(counted)
+    assert read_result(run).cost["seconds"] == pytest.approx(counted)
 
 
 def test_a_run_without_the_key_is_about_accuracy_as_it_was(tmp_path: Path) -> None:
@@ -241,5 +242,5 @@ def test_a_run_without_the_key_is_about_accuracy_as_it_was(tmp_path: Path) -> No
     assert (
         old.main_metric == "accuracy"
         and old.final() == run.final("accuracy")
-        and summarise(old)["metric"] == "accuracy"
+        and summarise(read_result(old))["metric"] == "accuracy"
     )

@@ -135,7 +135,16 @@ def sample(root: Path, only: str, n: int, seed: int) -> tuple[list[Change], int]
 
 @dataclass
 class Map:
-    """The tests that run each line."""
+    """The tests that run each line.
+
+    Attributes:
+        root: The tree.
+        seconds: The duration of each test.
+        lines: The tests that run a line, by file and line number.
+        files: The tests that run any line of a source file.
+        beside: The test files that start processes which run a line.
+        tests: The tests of each test file.
+    """
 
     root: Path
     seconds: dict[str, float] = field(default_factory=dict)
@@ -147,6 +156,7 @@ class Map:
     tests: dict[str, set[str]] = field(default_factory=dict)  # file of tests -> its tests
 
     def add(self, row: dict[str, Any]) -> None:
+        """Add the recorded lines of one test."""
         test = row["test"]
         self.seconds[test] = row["seconds"]
         self.tests.setdefault(_file(test), set()).add(test)
@@ -159,7 +169,10 @@ class Map:
                 self.beside.setdefault((file, number), set()).add(_file(test))
 
     def of(self, change: Change) -> list[str]:
-        """The tests that can see a change: first those that run it, then the others of their files, which may share what they made."""
+        """Return the tests that can notice a change.
+
+        Those that run it come first, then the others of their files, which may share fixtures.
+        """
         places = [(change.file, line) for line in range(change.line, change.last_line + 1)]
         first = (
             self.files.get(change.file, set())
@@ -181,7 +194,8 @@ class Map:
         near = {
             file for file in files if _imports(self.root / file, change.file, change.runs_at_import)
         }
-        # Of the files that import the module all tests, then of every other file the quickest test, then the second of each, and so on.
+        # Of the files that import the module all tests, then of every other file the quickest test,
+        # then the second of each, and so on.
         rank: dict[str, int] = {}
         for file in files:
             by_speed = sorted(
@@ -194,9 +208,11 @@ class Map:
 
 
 def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
-    """Which test runs which line: as it was kept, of files of tests that have changed since learnt anew.
+    """Return which test runs which line.
 
-    StateRef is {"sources": {version: {file: text}}, "files": {file of tests: {"digest", "version", "rows"}}}; lines are followed to where they stand now.
+    The map is stored as {"sources": {version: {file: text}}, "files": {test file: {"digest",
+    "version", "rows"}}}. Test files that have changed since are recorded again, and lines are
+    followed to their present position.
     """
     kept = root / ".mutation" / "map.json"
     known = json.loads(kept.read_text()) if kept.exists() else {"sources": {}, "files": {}}
@@ -218,7 +234,8 @@ def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
     }
     if fresh:
         print(
-            f"running {len(fresh)} files of tests once to learn which test runs which line; this is kept",
+            f"running {len(fresh)} files of tests once to learn which test runs which line; this "
+            "is kept",
             flush=True,
         )
         version = hashlib.blake2b(repr(sources).encode(), digest_size=8).hexdigest()
@@ -251,7 +268,7 @@ def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
 
 
 def _moves(then: dict[str, str], now: dict[str, str]) -> dict[str, dict[int, int]]:
-    """For every file that is another than it was: line then -> line now, of lines that are still there."""
+    """Return for every changed file the present number of each line that still exists."""
     found = {}
     for file, text in then.items():
         if now.get(file) != text:
@@ -279,7 +296,7 @@ def _followed(row: dict[str, Any], moved: dict[str, dict[int, int]]) -> dict[str
 
 
 def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows {test, seconds, passed, lines, children} of all tests in these files, large files first."""
+    """Return rows {test, seconds, passed, lines, children} of all tests, large files first."""
     files = sorted(tests, key=lambda file: -(root / file).stat().st_size)
     rows: list[dict[str, Any]] = []
     ended: list[str] = []
@@ -336,7 +353,7 @@ def _test_files(path: Path) -> list[Path]:
 
 
 def _imports(tests: Path, source: str, package: bool = False) -> bool:
-    """Whether a file of tests imports a module of the source by its own name, or something from its package, which may come from it."""
+    """Return True if a test file imports a module of the source, or something from its package."""
     *folders, name = Path(source).relative_to("src").with_suffix("").parts
     parent = re.escape(".".join(folders))
     text = tests.read_text() if tests.exists() else ""
@@ -356,7 +373,12 @@ def _file(test: str) -> str:
 
 @dataclass(frozen=True)
 class Trial:
-    """One change and the tests that see it; or, where a test is named, whether that one passes without the change."""
+    """One change to try against the tests that run it.
+
+    Attributes:
+        change: The change.
+        doubted: A test that failed; the trial then tells if it passes without the change.
+    """
 
     change: Change
     doubted: str = ""
@@ -365,14 +387,17 @@ class Trial:
 def tried(
     chosen: Sequence[Change], lanes: Sequence[Path], known: Map, limit: float
 ) -> dict[Change, str]:
-    """The changes that no test caught, with what was tried. A test that fails counts once it has passed without the change."""
+    """Return the changes that no test caught, with the number of tests that were tried.
+
+    A failing test counts once it has passed without the change.
+    """
     survivors: dict[Change, str] = {}
     done, began, whole = itertools.count(1), {}, {}
     sure: set[str] = set()  # tests that passed in a lane without any change
     broken: set[str] = set()
 
     def some(change: Change) -> list[str]:
-        """The quickest tests that see it, as many as the limit allows, one at least."""
+        """Return the quickest tests that run a change, as many as the limit allows, at least one."""
         tests = [test for test in known.of(change) if test not in broken]
         totals = itertools.accumulate(known.seconds[test] for test in tests)
         chosen = [
@@ -409,7 +434,8 @@ def tried(
             if how != "survived":
                 broken.add(trial.doubted)
                 print(
-                    f"     left out from now on, since it does not pass without the change either: {trial.doubted}",
+                    "     left out from now on, since it does not pass without the change "
+                    f"either: {trial.doubted}",
                     flush=True,
                 )
                 return [Trial(change)]
@@ -421,7 +447,8 @@ def tried(
             survivors[change] = f"{len(some(change))} of {len(known.of(change))} tests were tried"
         seconds = time.monotonic() - began[lane]
         print(
-            f"{next(done):4d} {how:<8} {seconds:4.0f} s  {change.file}:{change.line}  {change.before} -> {change.after}",
+            f"{next(done):4d} {how:<8} {seconds:4.0f} s  {change.file}:{change.line}  "
+            f"{change.before} -> {change.after}",
             flush=True,
         )
         return []
@@ -431,7 +458,7 @@ def tried(
 
 
 def _warm() -> None:
-    """What every test imports, once, in the process from which the others are forked; nothing of the tree itself."""
+    """Import the heavy packages once in the parent of all test processes; nothing of the tree."""
     for name in ("torch", "scipy.optimize", "sklearn.metrics"):
         importlib.import_module(name)
 
@@ -458,7 +485,14 @@ def _side_by_side(
     begin: Callable[[Path, Any], tuple[Callable[[], int], float]],
     end: Callable[[Path, Any, int | None], list[Any]],
 ) -> None:
-    """Each job in a process of its own, one per lane at a time; it ends with its code, or None where it did not end in time, and may ask for others."""
+    """Run each job in a process of its own, one per lane at a time.
+
+    Args:
+        jobs: The jobs.
+        lanes: Copies of the tree.
+        begin: Prepares a lane; returns the work and its time limit.
+        end: Called with the exit code, or None after the time limit; returns further jobs.
+    """
     waiting, running = list(jobs), {}
     try:
         while waiting or running:
@@ -502,7 +536,7 @@ def _forked(work: Callable[[], int], lane: Path) -> int:
 
 
 def _end(pid: int) -> None:
-    """The process and whatever it started."""
+    """Kill a process and everything that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Plugins for pytest: one that records which lines each test runs, and one that runs some tests only."""
+"""Plugins for pytest: one records the lines of each test, one selects tests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from seen import FOLDER, SOURCE, Tracer
 
 
 class Choose:
-    """Of the tests in the files that are run, only these, in this order; one that hangs ends the process, which counts as a failure.
+    """Run only some tests, in a given order.
 
-    The name of the test that is run is written down, so that one knows which it was that failed.
+    A test that hangs ends the process, which counts as a failure. The name of the running test is
+    written to a file, so that the failing one is known.
+
+    Args:
+        tests: The tests with the seconds that each took before.
+        last: The file for the name of the running test.
     """
 
     def __init__(
@@ -28,6 +33,7 @@ class Choose:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        """Write the name of the test, and end the process if it hangs."""
         self.last.write_text(item.nodeid)
         # Many times slower than before is still no hang: other work may be going on.
         faulthandler.dump_traceback_later(60 + 10 * self.seconds[item.nodeid], exit=True)
@@ -38,6 +44,7 @@ class Choose:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Select and order the tests."""
         items[:] = sorted(
             (item for item in items if item.nodeid in self.places),
             key=lambda item: self.places[item.nodeid],
@@ -45,7 +52,7 @@ class Choose:
 
 
 class Record:
-    """For each test its seconds, whether it passed, and the lines that it ran."""
+    """Record duration, result and lines of each test."""
 
     def __init__(self, source: str, folder: Path) -> None:
         self.source, self.folder, self.tracer = source, folder, Tracer(source)
@@ -53,10 +60,12 @@ class Record:
         self.found: list[dict[str, Any]] = []
 
     def pytest_sessionstart(self) -> None:
+        """Let child processes record their lines, too."""
         os.environ |= {FOLDER: str(self.folder), SOURCE: self.source}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        """Trace the lines of a test."""
         self.tracer.fresh()
         self.tracer.start()
         began = time.monotonic()
@@ -70,11 +79,13 @@ class Record:
             )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note if the test passed."""
         self.passed[report.nodeid] = (
             self.passed.get(report.nodeid, True) and report.outcome == "passed"
         )
 
     def pytest_sessionfinish(self) -> None:
+        """Write the rows to a file."""
         for row in self.found:
             row["passed"] = self.passed.get(row["test"], False)
         (self.folder / "rows.json").write_text(json.dumps(self.found))

@@ -1,4 +1,4 @@
-"""Which lines of the source are run, in this process and in those that it starts."""
+"""Tracing of executed lines, in this process and its child processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER, SOURCE = "MUTATION_FOLDER", "MUTATION_SOURCE"  # told to child processes
 
 
 class Tracer:
-    """The lines of files below one folder that were run since the last `fresh`."""
+    """The executed lines of files below one folder since the last `fresh`."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -24,13 +24,16 @@ class Tracer:
         ] = {}  # a function is no longer watched once all its lines were seen
 
     def start(self) -> None:
+        """Trace this thread and all later ones."""
         threading.settrace(self.call)
         sys.settrace(self.call)
 
     def fresh(self) -> None:
+        """Forget all lines."""
         self.lines, self.left = {}, {}
 
     def call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Trace a function until all its lines were executed."""
         code = frame.f_code
         if not code.co_filename.startswith(self.source):
             return None
@@ -57,24 +60,26 @@ class Tracer:
         return line
 
     def saw(self, file: str, number: int, seen: set[int]) -> None:
+        """Note an executed line."""
         seen.add(number)
 
 
 class ChildTracer(Tracer):
-    """Writes each line when it is first seen: a worker process may end at any moment."""
+    """A tracer that writes each line at once, because a worker process may end at any moment."""
 
     def __init__(self, source: str, file: Path) -> None:
         super().__init__(source)
         self.out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def saw(self, file: str, number: int, seen: set[int]) -> None:
+        """Write an executed line, the first time."""
         if number not in seen:
             seen.add(number)
             os.write(self.out, f"{file}\t{number}\n".encode())
 
 
 def trace_child() -> None:
-    """Called when a Python process starts, by a sitecustomize on its path."""
+    """Trace a child process; called by a sitecustomize on its path."""
     if FOLDER in os.environ:
         ChildTracer(
             os.environ[SOURCE],

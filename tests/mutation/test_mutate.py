@@ -1,4 +1,4 @@
-"""The tool that judges the tests: on a small tree whose gaps are known."""
+"""The mutation tool on a small tree whose gaps are known."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_change_is_one_place_of_the_file_and_stays_code() -> None:
 
 
 def test_gaps_of_a_small_tree_are_found_and_nothing_else(tmp_path: Path) -> None:
-    """Every possible change: caught in the test, in a process it starts, and by a test that only looks at what another made."""
+    """Changes are caught in the test, in a child process, and by a test of shared fixtures."""
     for name, text in {
         "src/equipoise/__init__.py": "",
         "src/equipoise/sums.py": SUMS,
@@ -162,8 +162,8 @@ def test_gaps_of_a_small_tree_are_found_and_nothing_else(tmp_path: Path) -> None
     }
     assert set(tries.values()) == {"caught", "survived"}
     assert (
-        "left out from now on, since it does not pass without the change either: tests/test_sums.py::test_that_passes_only_once"
-        in ended.stdout
+        "left out from now on, since it does not pass without the change either: "
+        "tests/test_sums.py::test_that_passes_only_once" in ended.stdout
     )
     assert {
         "a * 7 -> (a / 7)",

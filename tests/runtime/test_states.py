@@ -13,8 +13,7 @@ import torch
 from equipoise import simulate
 from equipoise.comparison.entries import open_runs
 from equipoise.records import CannotSave, Record, parse
-from equipoise.runs import Run
-from equipoise.runs.summary import summarise
+from equipoise.runs import Run, read_result
 from equipoise.runtime.messages import Reply, state_file, state_name
 from equipoise.runtime.states import (
     CarriedStates,
@@ -339,11 +338,11 @@ def test_an_older_run_cannot_be_matched_with_a_new_one_and_that_is_what_is_said(
     with pytest.raises(RunError, match=sentence):
         open_runs([tmp_path / "old"], against=tmp_path / "alone")
     with pytest.raises(RunError, match=sentence):
-        summarise(Run(tmp_path / "old"), Run(tmp_path / "alone"))
+        read_result(Run(tmp_path / "old"), Run(tmp_path / "alone"))
     with pytest.raises(RunError, match=sentence):
-        summarise(Run(tmp_path / "alone"), Run(tmp_path / "old"))
+        read_result(Run(tmp_path / "alone"), Run(tmp_path / "old"))
     (entry,) = open_runs([tmp_path / "old"])
-    assert entry.alone is None  # a baseline beside it is none of its own
+    assert entry.run.baseline is None  # a baseline next to it is none of its own
     other = {name: (x + 1, y) for name, (x, y) in sites().items()}
     played(settings("fedavgm"), tmp_path / "other", other)
     with pytest.raises(RunError, match="same settings, other data"):
@@ -353,5 +352,5 @@ def test_an_older_run_cannot_be_matched_with_a_new_one_and_that_is_what_is_said(
 def test_committed_runs_of_format_1_are_old_and_match_each_other() -> None:
     folders = [half_finished.FOLDER / method for method in half_finished.METHODS[:2]]
     first, second = (Run(folder) for folder in folders)
-    assert summarise(first)["round"] == 2
-    summarise(first, second)
+    assert read_result(first).last_round == 2
+    read_result(first, second)

@@ -1,8 +1,9 @@
-"""The audit: how different are the clients, in size, labels and features? From summaries only, over any transport.
+"""Audits: differences between clients in size, labels and features, from summaries only.
 
 >>> import equipoise as eq
->>> found = eq.audit({"data": {"name": "digits", "partition": "dirichlet:0.3", "clients": 5}, "workers": 0})
->>> found.verdict.dominant
+>>> data = {"name": "digits", "partition": "dirichlet:0.3", "clients": 5}
+>>> findings = eq.audit({"data": data, "workers": 0})
+>>> findings.verdict.dominant
 'labels'
 """
 

@@ -1,4 +1,4 @@
-"""What an audit found: one row per client, and the verdict. Made from summaries alone."""
+"""Findings of an audit: one row per client, and a verdict, from summaries alone."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from equipoise.auditing.divergence import (
     shrinkage,
 )
 from equipoise.auditing.verdict import Measured, Verdict, judge
+from equipoise.data.message_text import some
 from equipoise.storage.files import save_output
 from equipoise.task import Task
 from equipoise.validation.regular_files import check_regular
@@ -30,40 +31,68 @@ from equipoise.validation.regular_files import check_regular
 
 @dataclass(frozen=True)
 class ClientRow:
-    """One client against the whole."""
+    """One client compared with all data.
+
+    Attributes:
+        client: The client.
+        samples: The number of its training samples.
+        label_distance: The total variation of its label shares, 0 to 1.
+        label_chance: The expected distance of a client of this size with equal labels.
+        kl: The exact Gaussian KL to all data; None if there are too few samples.
+        kl_chance: The expected KL of a client of this size with equal features.
+        kl_beyond_labels: The KL to a client with its label shares and the classes of all clients.
+        corrected: Theorem 2.2, corrected, at the observed shift.
+        printed: Theorem 2.2 as printed.
+        shrinkage: The share of all data in its covariance.
+        flat: The number of directions in which it hardly varies.
+        place: Its mean along the first two directions, in deviations of all data.
+        note: Remarks on these numbers.
+    """
 
     client: str
     samples: int
-    label_distance: float  # total variation of label shares, 0 to 1
-    label_chance: float  # what a client of this size would show if labels were alike
-    kl: float | None  # exact Gaussian KL to the whole; None: too few to tell
-    kl_chance: float | None  # what a client of this size would show if features were alike
-    # KL to what its label shares would give with everybody's classes
+    label_distance: float
+    label_chance: float
+    kl: float | None
+    kl_chance: float | None
     kl_beyond_labels: float | None
-    corrected: float | None  # Theorem 2.2, corrected, at the observed shift
-    printed: float | None  # Theorem 2.2 as printed
-    shrinkage: float  # share of the whole in its covariance
-    flat: int  # directions in which it hardly varies
-    # its mean along the first two directions, in deviations of the whole
+    corrected: float | None
+    printed: float | None
+    shrinkage: float
+    flat: int
     place: tuple[float, float]
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The result of an audit."""
+    """The result of an audit.
+
+    Attributes:
+        data: The data set.
+        clients: One row per client.
+        verdict: The verdict.
+        classes: The names of the classes, or of the bins of a number to predict.
+        counts: Samples per client and class.
+        dimensions: The number of directions in which features are compared.
+        features: The number of features.
+        variance: The share of the features' variance in these directions.
+        warnings: Sentences about clients with few samples and about the data.
+        facts: Facts about the data, as a run records them.
+        columns: The columns of a table that differ most.
+    """
 
     data: str
     clients: tuple[ClientRow, ...]
     verdict: Verdict
     classes: tuple[str, ...]
-    counts: np.ndarray  # clients x classes
+    counts: np.ndarray
     dimensions: int
     features: int
-    variance: float  # share of the features' variance in these dimensions
+    variance: float
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    columns: tuple[ColumnShift, ...] = ()  # of a table: those that differ most
+    columns: tuple[ColumnShift, ...] = ()
 
     @property
     def text(self) -> str:
@@ -74,17 +103,17 @@ class Findings:
         return f"{self.verdict.text} Columns that differ most between clients: {named}."
 
     def plain(self) -> dict[str, Any]:
-        """As plain data, for JSON."""
+        """Return the findings as plain data, for JSON."""
+        clients = []
+        for index, row in enumerate(self.clients):
+            clients.append({**asdict(row), "labels": self.counts[index].tolist()})
         return {
             "data": self.data,
             "dimensions": self.dimensions,
             "features": self.features,
             "variance": self.variance,
             "classes": list(self.classes),
-            "clients": [
-                asdict(row) | {"labels": self.counts[place].tolist()}
-                for place, row in enumerate(self.clients)
-            ],
+            "clients": clients,
             "verdict": asdict(self.verdict),
             "warnings": list(self.warnings),
             "facts": dict(self.facts),
@@ -97,29 +126,43 @@ class Findings:
 
     @classmethod
     def read(cls, file: Path) -> Findings:
-        """What `save` wrote."""
+        """Read the findings that `save` wrote.
+
+        Raises:
+            ValueError: If the file is damaged or of another version.
+        """
         check_regular(file)
         try:
-            given: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            counts = np.array([row.pop("labels") for row in given["clients"]], np.int64)
-            rows = tuple(
-                ClientRow(**{**row, "place": tuple(row["place"])}) for row in given.pop("clients")
-            )
-            verdict: dict[str, Any] = {
-                name: tuple(v) if isinstance(v, list) else v
-                for name, v in given.pop("verdict").items()
-            }
-            known: dict[str, Any] = {
-                "classes": tuple(given.pop("classes")),
-                "warnings": tuple(given.pop("warnings")),
-                # Audits of earlier versions name no columns.
-                "columns": tuple(ColumnShift(**one) for one in given.pop("columns", ())),
-            }
-            return cls(clients=rows, verdict=Verdict(**verdict), counts=counts, **known, **given)
+            return cls._from_plain(json.loads(file.read_text(encoding="utf-8")))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(
-                f"{file} is damaged or of another version ({error}); remove it, or run `equipoise audit` again"
+                f"{file} is damaged or of another version ({error}); "
+                "remove it, or run `equipoise audit` again"
             ) from None
+
+    @classmethod
+    def _from_plain(cls, values: dict[str, Any]) -> Findings:
+        """Return the findings of plain data, which are changed."""
+        counts = []
+        rows = []
+        for row in values.pop("clients"):
+            counts.append(row.pop("labels"))
+            rows.append(ClientRow(**{**row, "place": tuple(row["place"])}))
+        verdict = values.pop("verdict")
+        for name, value in verdict.items():
+            if isinstance(value, list):
+                verdict[name] = tuple(value)
+        # Audits of earlier versions name no columns.
+        columns = [ColumnShift(**column) for column in values.pop("columns", ())]
+        return cls(
+            clients=tuple(rows),
+            verdict=Verdict(**verdict),
+            counts=np.array(counts, np.int64),
+            classes=tuple(values.pop("classes")),
+            warnings=tuple(values.pop("warnings")),
+            columns=tuple(columns),
+            **values,
+        )
 
 
 def findings(
@@ -129,104 +172,191 @@ def findings(
     seed: int = 0,
     warnings: Sequence[str] = (),
 ) -> Findings:
-    """What the summaries that the server holds say."""
-    counts, numbers = (np.asarray(state[name], np.int64) for name in ("counts", "numbers"))
-    sums, seconds = (np.asarray(state[name], np.float64) for name in ("sums", "seconds"))
-    sizes, m = counts.sum(1), sums.shape[2]
-    whole = Moments.of(numbers.sum(), sums.sum((0, 1)), seconds.sum((0, 1)))
-    groups = _groups(numbers.sum(0), sums.sum(0), seconds.sum(0))
-    seen, by_chance = label_distances(counts)
-    rows, total, beyond = [], [], []
+    """Return the findings that follow from the summaries of all clients.
+
+    Args:
+        state: The state of the server after an audit.
+        task: The task.
+        data: The name of the data set.
+        seed: The seed of the verdict's resampling.
+        warnings: Further warnings.
+    """
+    summaries = _Summaries.of(state)
+    whole = summaries.whole
+    groups = class_moments(
+        summaries.numbers.sum(0), summaries.sums.sum(0), summaries.seconds.sum(0)
+    )
+    label_distance, label_chance = label_distances(summaries.counts)
+    rows = []
+    total = []
+    beyond_labels = []
     for k, client in enumerate(state["clients"]):
-        own = Moments.of(numbers[k].sum(), sums[k].sum(0), seconds[k].sum(0))
-        full = distance(own, whole)
-        rest = distance(own, by_labels(numbers[k], groups, whole)) if full.kl is not None else full
-        corrected, printed = (
-            approximations(own, whole)
-            if full.kl is not None and not full.shrinkage
-            else (None, None)
-        )
-        place = (
-            (own.mean - whole.mean) / np.sqrt(np.diag(whole.cov))
-            if m and own.number
-            else np.zeros(2)
-        )
+        moments = summaries.of_client(k)
+        full = distance(moments, whole)
+        beyond = full
+        if full.kl is not None:
+            beyond = distance(moments, by_labels(summaries.numbers[k], groups, whole))
+        total.append(math.nan if full.excess is None else full.excess)
+        beyond_labels.append(math.nan if beyond.excess is None else beyond.excess)
+        corrected = printed = None
+        if full.kl is not None and not full.shrinkage:
+            corrected, printed = approximations(moments, whole)
         rows.append(
             ClientRow(
-                str(client), int(sizes[k]), float(seen[k]), float(by_chance[k]), full.kl, full.chance if full.kl is not None else None, rest.kl,
-                corrected, printed, full.shrinkage, full.flat, (float(place[0]) if m else 0.0, float(place[1]) if m > 1 else 0.0),
-                _note(full, own.number, m),
+                client=str(client),
+                samples=int(summaries.sizes[k]),
+                label_distance=float(label_distance[k]),
+                label_chance=float(label_chance[k]),
+                kl=full.kl,
+                kl_chance=full.chance if full.kl is not None else None,
+                kl_beyond_labels=beyond.kl,
+                corrected=corrected,
+                printed=printed,
+                shrinkage=full.shrinkage,
+                flat=full.flat,
+                place=_position(moments, whole),
+                note=note_on(full, moments.number, summaries.dimensions),
             )
-        )  # fmt: skip
-        total.append(_excess(full))
-        beyond.append(_excess(rest))
-    told = sizes > 0  # a client without samples says nothing of labels
+        )
+    has_samples = summaries.sizes > 0  # other clients have no labels to compare
     measured = Measured(
-        sizes[told],
-        (seen - by_chance)[told],
-        np.array(total)[told],
-        np.array(beyond)[told],
-        imbalance(sizes),
-        m,
-    )
-    names = tuple(task.class_names) or (
-        tuple(map(str, range(counts.shape[1])))
-        if task.classifies
-        else tuple(f"{10 * b}-{10 * b + 10} %" for b in range(counts.shape[1]))
+        sizes=summaries.sizes[has_samples],
+        labels=(label_distance - label_chance)[has_samples],
+        features=np.array(total)[has_samples],
+        beyond=np.array(beyond_labels)[has_samples],
+        imbalance=imbalance(summaries.sizes),
+        dimensions=summaries.dimensions,
     )
     variance = float(np.trace(whole.cov) / state["total"]) if state["total"] > 0 else 1.0
     return Findings(
-        data, tuple(rows), judge(measured, seed), names, counts, m, int(state["width"]), min(1.0, variance), (*warnings, *_warnings(rows, m))
-    )  # fmt: skip
+        data=data,
+        clients=tuple(rows),
+        verdict=judge(measured, seed),
+        classes=_class_names(task, summaries.counts.shape[1]),
+        counts=summaries.counts,
+        dimensions=summaries.dimensions,
+        features=int(state["width"]),
+        variance=min(1.0, variance),
+        warnings=(*warnings, *_warnings(rows, summaries.dimensions)),
+    )
 
 
-def _groups(numbers: np.ndarray, sums: np.ndarray, seconds: np.ndarray) -> list[Moments]:
-    """Every class over all clients; one with few samples is drawn towards the mean covariance within classes."""
-    found = [Moments.of(n, s, ss) for n, s, ss in zip(numbers, sums, seconds, strict=True)]
-    m = sums.shape[1]
-    within = sum((g.number * g.cov for g in found), np.zeros((m, m))) / max(numbers.sum(), 1)
-    kept = []
-    for group in found:
-        share = shrinkage(group.number, m) if m else 0.0
-        kept.append(Moments(group.number, group.mean, (1 - share) * group.cov + share * within))
-    return kept
+@dataclass(frozen=True)
+class _Summaries:
+    """The summaries of all clients, as arrays (clients x groups of samples x ...).
 
+    Attributes:
+        counts: Samples per client and class.
+        numbers: Samples per client and group.
+        sums: Sums of features.
+        seconds: Sums of outer products of features.
+    """
 
-def _excess(found: Distance) -> float:
-    return math.nan if found.excess is None else found.excess
+    counts: np.ndarray
+    numbers: np.ndarray
+    sums: np.ndarray
+    seconds: np.ndarray
 
-
-def _note(found: Distance, n: float, m: int) -> str:
-    if found.kl is None:
-        return "too few to tell"
-    said = []
-    if found.shrinkage:
-        said.append(
-            f"{int(n)} samples in {m} dimensions: covariance drawn {100 * found.shrinkage:.0f} % to the whole's"
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> _Summaries:
+        return cls(
+            np.asarray(state["counts"], np.int64),
+            np.asarray(state["numbers"], np.int64),
+            np.asarray(state["sums"], np.float64),
+            np.asarray(state["seconds"], np.float64),
         )
-    if found.flat:
-        said.append(f"{found.flat} of {m} directions hardly vary here")
-    return "; ".join(said)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return np.asarray(self.counts.sum(1))
+
+    @property
+    def dimensions(self) -> int:
+        return int(self.sums.shape[2])
+
+    @property
+    def whole(self) -> Moments:
+        """The moments of all clients' samples."""
+        return Moments.of(self.numbers.sum(), self.sums.sum((0, 1)), self.seconds.sum((0, 1)))
+
+    def of_client(self, k: int) -> Moments:
+        return Moments.of(self.numbers[k].sum(), self.sums[k].sum(0), self.seconds[k].sum(0))
+
+
+def _position(moments: Moments, whole: Moments) -> tuple[float, float]:
+    """Return a client's mean along the first two directions, in deviations of all data."""
+    if not len(whole.mean) or not moments.number:
+        return 0.0, 0.0
+    scaled = (moments.mean - whole.mean) / np.sqrt(np.diag(whole.cov))
+    return float(scaled[0]), float(scaled[1]) if len(scaled) > 1 else 0.0
+
+
+def _class_names(task: Task, classes: int) -> tuple[str, ...]:
+    """Return the names of the classes, or of the bins of a number to predict."""
+    if task.class_names:
+        return tuple(task.class_names)
+    if task.classifies:
+        return tuple(map(str, range(classes)))
+    return tuple(f"{10 * number}-{10 * number + 10} %" for number in range(classes))
+
+
+def class_moments(numbers: np.ndarray, sums: np.ndarray, seconds: np.ndarray) -> list[Moments]:
+    """Return the moments of every class over all clients.
+
+    The covariance of a class with few samples is shrunk towards the mean one within classes.
+    """
+    groups = [
+        Moments.of(number, total, second)
+        for number, total, second in zip(numbers, sums, seconds, strict=True)
+    ]
+    m = sums.shape[1]
+    within = np.zeros((m, m))
+    for group in groups:
+        within = within + group.number * group.cov
+    within = within / max(numbers.sum(), 1)
+    shrunk = []
+    for group in groups:
+        share = shrinkage(group.number, m) if m else 0.0
+        cov = (1 - share) * group.cov + share * within
+        shrunk.append(Moments(group.number, group.mean, cov))
+    return shrunk
+
+
+def note_on(result: Distance, n: float, m: int) -> str:
+    """Return remarks on a divergence: too few samples, shrinkage, flat directions.
+
+    Args:
+        result: The divergence.
+        n: The number of samples.
+        m: The number of dimensions.
+    """
+    if result.kl is None:
+        return "too few samples"
+    remarks = []
+    if result.shrinkage:
+        remarks.append(
+            f"{int(n)} samples in {m} dimensions: "
+            f"covariance shrunk by {100 * result.shrinkage:.0f} % towards that of all data"
+        )
+    if result.flat:
+        remarks.append(f"{result.flat} of {m} directions hardly vary")
+    return "; ".join(remarks)
 
 
 def _warnings(rows: Sequence[ClientRow], m: int) -> list[str]:
-    found = []
-    shrunk, unknown = (
-        [row.client for row in rows if row.shrinkage],
-        [row.client for row in rows if row.kl is None],
-    )
-    if shrunk:
-        found.append(
-            f"{len(shrunk)} of {len(rows)} clients have fewer than {2 * m} samples in {m} dimensions, so their covariances are drawn towards the whole's: {_some(shrunk)}"
-        )
-    if unknown and m:
-        found.append(
-            f"{len(unknown)} of {len(rows)} clients have too few samples to tell how their features differ: {_some(unknown)}"
-        )
     if not m:
-        found.append("no feature varies, so features cannot be compared")
-    return found
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        return ["no feature varies, so features cannot be compared"]
+    warnings = []
+    shrunk = [row.client for row in rows if row.shrinkage]
+    if shrunk:
+        warnings.append(
+            f"{len(shrunk)} of {len(rows)} clients have fewer than {2 * m} samples in {m} "
+            f"dimensions, so their covariances are shrunk towards that of all data: {some(shrunk)}"
+        )
+    unknown = [row.client for row in rows if row.kl is None]
+    if unknown:
+        warnings.append(
+            f"{len(unknown)} of {len(rows)} clients have too few samples to compare their "
+            f"features: {some(unknown)}"
+        )
+    return warnings

@@ -1,9 +1,11 @@
-"""The pictures of an audit: labels by client, sizes, a map of the clients, divergence against size (Figure 1a of FedAKD's paper)."""
+"""Pictures of an audit: labels, sizes, a map of clients, divergence against size.
+
+The last one is Figure 1a of FedAKD's paper.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-from matplotlib.transforms import Bbox
+from matplotlib.transforms import Bbox, BboxBase
 
 from equipoise.auditing.divergence import chance
 from equipoise.auditing.findings import Findings
@@ -20,26 +22,26 @@ from equipoise.report.drawing import COLOURS, IN_IMAGES, new
 from equipoise.report.figures import MANY_POINTS
 from equipoise.report.pictures import Picture
 
-NAMED = 30  # up to this many clients or classes carry their names on an axis; bubbles, too, are for so few
-LABELLED = 50  # up to this many clients are named beside their point, as far as there is room
-LONGEST = 14
+NAMED = 30  # clients or classes with names on an axis, and with bubbles
+LABELLED = 50  # clients whose points are labelled, as far as there is room
+LONGEST = 14  # letters of a name
 
 
 def pictures(found: Findings) -> dict[str, tuple[str, str, Callable[[], Figure]]]:
-    """Name -> title, a sentence for someone who cannot see it, and the figure."""
+    """Return the pictures: name -> title, alternative text, function that draws the figure."""
     rows = found.clients
     sizes = [row.samples for row in rows]
-    far = max(rows, key=lambda row: row.kl if row.kl is not None else -1.0)
-    odd = max(rows, key=lambda row: row.label_distance)
-    most = (
-        f"The farthest is {far.client} with {far.kl:.2f} nats."
-        if far.kl is not None
-        else "No client has enough samples to tell."
-    )
+    farthest = max(rows, key=lambda row: row.kl if row.kl is not None else -1.0)
+    other_labels = max(rows, key=lambda row: row.label_distance)
+    divergence = "No client has enough samples."
+    if farthest.kl is not None:
+        divergence = f"The farthest is {farthest.client} with {farthest.kl:.2f} nats."
     return {
         "labels": (
             "Labels by client",
-            f"How many samples of each label a client has. The farthest from the whole is {odd.client}: {100 * odd.label_distance:.0f} % of its samples would have to change their label.",
+            "Samples of each label by client. The farthest from all data is "
+            f"{other_labels.client}: {100 * other_labels.label_distance:.0f} % of its samples "
+            "would have to change their label.",
             partial(labels, found),
         ),
         "sizes": (
@@ -49,79 +51,91 @@ def pictures(found: Findings) -> dict[str, tuple[str, str, Callable[[], Figure]]
         ),
         "map": (
             "Map of the clients",
-            "The mean of each client's features along the two directions in which all samples vary most; the cross is the mean of all. Larger points have more samples.",
+            "The mean of each client's features along the two directions in which all samples "
+            "vary most; the cross is the mean of all. Larger points have more samples.",
             partial(chart, found),
         ),
         "kl": (
             "Divergence against size",
-            f"Gaussian KL of each client's features to the whole; the line is what a client of that size shows if nothing differs. {most}",
+            "Gaussian KL of each client's features to all data; the line is the value of a client "
+            f"of that size if nothing differs. {divergence}",
             partial(kl_against_size, found),
         ),
     }
 
 
 def shown(found: Findings) -> dict[str, Picture]:
-    """The pictures as a report shows them, the verdict with the first."""
-    made = {
-        f"audit-{name}": Picture(title, text, draw)
-        for name, (title, text, draw) in pictures(found).items()
-    }
-    first = next(iter(made))
-    return {**made, first: replace(made[first], text=f"{found.text} {made[first].text}")}
+    """Return the pictures of a report, with the verdict in the text of the first."""
+    by_name: dict[str, Picture] = {}
+    for name, (title, text, draw) in pictures(found).items():
+        if not by_name:
+            text = f"{found.text} {text}"
+        by_name[f"audit-{name}"] = Picture(title, text, draw)
+    return by_name
 
 
 def labels(found: Findings) -> Figure:
-    """Bubbles where clients and classes are few, else an image of label shares."""
-    counts, clients, classes = found.counts, len(found.clients), found.counts.shape[1]
+    """Return bubbles where clients and classes are few, else an image of label shares."""
+    clients, classes = found.counts.shape
     height = float(np.clip(1.1 + 0.2 * classes, 2.4, 4.8))
     figure, axes = new(height)
-    names = [_short(row.client) for row in found.clients]
+    order = np.arange(clients)
     if clients <= NAMED and classes <= NAMED:
-        wide = max(4.6, 1.6 + 0.24 * clients)
-        figure.set_figwidth(wide)
-        # the largest bubble nearly fills the cell between its neighbours; areas are in points squared
-        cell = min((wide - 1.4) / clients, (height - 0.8) / classes) * 72 * 0.9
-        cell = min(cell, 26)  # of two labels, say: the bubbles need not fill the page
-        where, label = np.nonzero(counts)
-        axes.scatter(
-            where,
-            label,
-            s=counts[where, label] / counts.max() * cell**2,
-            color=COLOURS[0],
-            alpha=0.75,
-            linewidth=0,
-        )
-        axes.set(xlim=(-0.6, clients - 0.4), ylim=(-0.7, classes - 0.3))
+        _draw_bubbles(figure, axes, found.counts, height)
+    else:
+        order = _draw_shares(figure, axes, found.counts)
+    if clients <= NAMED:
+        names = [_short(found.clients[client].client) for client in order]
+        axes.set_xticks(range(clients), names, rotation=rotation_of(names), fontsize=7)
         axes.set_xlabel("client")
     else:
-        figure.set_figwidth(6.2)
-        shares = counts / np.maximum(counts.sum(1), 1)[:, None]
-        order = np.lexsort((-shares.max(1), shares.argmax(1)))
-        picture = axes.imshow(
-            100 * shares[order].T,
-            aspect="auto",
-            cmap="viridis",
-            interpolation="nearest",
-            origin="lower",
-        )
-        axes.grid(visible=False)
-        figure.colorbar(picture, ax=axes, label="% of the client's samples", fraction=0.05)
-        names = [names[place] for place in order]
-        axes.set_xlabel(
-            "client" if clients <= NAMED else f"{clients:,} clients, by their most frequent label"
-        )
-    if clients <= NAMED:
-        axes.set_xticks(range(clients), names, rotation=_turned(names), fontsize=7)
-    else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel(f"{clients:,} clients, by their most frequent label")
     if classes <= NAMED:
         axes.set_yticks(range(classes), [_short(name) for name in found.classes], fontsize=7)
     axes.set_ylabel("label")
     return figure
 
 
+def _draw_bubbles(figure: Figure, axes: Axes, counts: np.ndarray, height: float) -> None:
+    """Draw a bubble for each client and class, with an area in proportion to the samples."""
+    clients, classes = counts.shape
+    width = max(4.6, 1.6 + 0.24 * clients)
+    figure.set_figwidth(width)
+    # The largest bubble nearly fills a cell of the grid, but not more than 26 points.
+    cell = min((width - 1.4) / clients, (height - 0.8) / classes) * 72 * 0.9
+    diameter = min(cell, 26)
+    client, label = np.nonzero(counts)
+    axes.scatter(
+        client,
+        label,
+        s=counts[client, label] / counts.max() * diameter**2,
+        color=COLOURS[0],
+        alpha=0.75,
+        linewidth=0,
+    )
+    axes.set(xlim=(-0.6, clients - 0.4), ylim=(-0.7, classes - 0.3))
+
+
+def _draw_shares(figure: Figure, axes: Axes, counts: np.ndarray) -> np.ndarray:
+    """Draw label shares as an image, and return the order of the clients in it."""
+    figure.set_figwidth(6.2)
+    shares = counts / np.maximum(counts.sum(1), 1)[:, None]
+    order = np.lexsort((-shares.max(1), shares.argmax(1)))
+    image = axes.imshow(
+        100 * shares[order].T,
+        aspect="auto",
+        cmap="viridis",
+        interpolation="nearest",
+        origin="lower",
+    )
+    axes.grid(visible=False)
+    figure.colorbar(image, ax=axes, label="% of the client's samples", fraction=0.05)
+    return order
+
+
 def by_size(found: Findings) -> Figure:
-    """Bars from the largest to the smallest client."""
+    """Return bars from the largest to the smallest client."""
     order = sorted(found.clients, key=lambda row: -row.samples)
     sizes = np.array([row.samples for row in order])
     figure, axes = new()
@@ -130,7 +144,7 @@ def by_size(found: Findings) -> Figure:
         axes.bar(range(len(order)), sizes, color=COLOURS[0])
         axes.set_xlim(-0.6, len(order) - 0.4)
         names = [_short(row.client) for row in order]
-        axes.set_xticks(range(len(order)), names, rotation=_turned(names), fontsize=7)
+        axes.set_xticks(range(len(order)), names, rotation=rotation_of(names), fontsize=7)
         axes.set_xlabel("client")
     else:
         axes.fill_between(
@@ -144,37 +158,34 @@ def by_size(found: Findings) -> Figure:
 
 
 def chart(found: Findings) -> Figure:
-    """A map of the clients."""
+    """Return a map of the clients."""
     figure, axes = new()
-    places, sizes = (
-        np.array([row.place for row in found.clients]),
-        np.array([row.samples for row in found.clients]),
-    )
-    few = len(places) <= LABELLED
-    area = (
-        (20 + 160 * sizes / max(1, sizes.max())) if few else (4 + 40 * sizes / max(1, sizes.max()))
-    )
+    points = np.array([row.place for row in found.clients])
+    sizes = np.array([row.samples for row in found.clients])
+    relative_sizes = sizes / max(1, sizes.max())
+    are_labelled = len(points) <= LABELLED
+    areas = 20 + 160 * relative_sizes if are_labelled else 4 + 40 * relative_sizes
     axes.scatter(
-        places[:, 0],
-        places[:, 1],
-        s=area,
-        color=_colour(len(places)),
+        points[:, 0],
+        points[:, 1],
+        s=areas,
+        color=_colour(len(points)),
         alpha=0.6,
         linewidth=0,
-        rasterized=len(places) > MANY_POINTS,
+        rasterized=len(points) > MANY_POINTS,
     )
     axes.scatter([0], [0], marker="+", s=90, color=COLOURS[1], linewidth=1.6, zorder=3)
     axes.set_xlabel("mean along direction 1, in deviations of all samples")
     axes.set_ylabel("direction 2")
     axes.margins(0.12)
-    if few:
+    if are_labelled:
         cross = np.zeros((1, 2))
-        _name(
+        label_points(
             axes,
-            places,
+            points,
             [row.client for row in found.clients],
-            np.argsort(-(places**2).sum(1)),
-            np.sqrt(area) / 2,
+            np.argsort(-(points**2).sum(1)),
+            np.sqrt(areas) / 2,
             cross,
             5.0,
         )
@@ -182,29 +193,38 @@ def chart(found: Findings) -> Figure:
 
 
 def kl_against_size(found: Findings) -> Figure:
-    """Figure 1a of the paper, with what chance alone would show."""
+    """Return Figure 1a of the paper, with the value by chance."""
     rows = [row for row in found.clients if row.kl is not None]
     figure, axes = new()
     axes.set_xlabel("training samples")
-    axes.set_ylabel("KL to the whole in nats")
+    axes.set_ylabel("KL to all data in nats")
     if not rows:
-        axes.text(
-            0.5, 0.5, "no client has enough samples to tell", ha="center", transform=axes.transAxes
-        )
+        message = "no client has enough samples"
+        axes.text(0.5, 0.5, message, ha="center", transform=axes.transAxes)
         return figure
     points = np.array([(row.samples, row.kl) for row in rows], np.float64)
     spread = points[:, 0].max() / max(1.0, points[:, 0].min())
     if spread > 5:
         axes.set_xscale("log")
-    axes.scatter(points[:, 0], points[:, 1], s=22 if len(rows) <= LABELLED else 8, color=_colour(len(rows)), alpha=0.7, linewidth=0, rasterized=len(rows) > MANY_POINTS, label="clients")  # fmt: skip
-    low, high = points[:, 0].min() / 1.1, points[:, 0].max() * 1.1
+    axes.scatter(
+        points[:, 0],
+        points[:, 1],
+        s=22 if len(rows) <= LABELLED else 8,
+        color=_colour(len(rows)),
+        alpha=0.7,
+        linewidth=0,
+        rasterized=len(rows) > MANY_POINTS,
+        label="clients",
+    )
+    low = points[:, 0].min() / 1.1
+    high = points[:, 0].max() * 1.1
     sizes = np.unique(np.geomspace(max(found.dimensions, low), high, 60).astype(int))
     line = np.array([(n, chance(int(n), found.dimensions)) for n in sizes])
     axes.plot(line[:, 0], line[:, 1], color=COLOURS[1], linewidth=1.2, label="by chance alone")
     axes.set_ylim(bottom=0)
     axes.margins(y=0.12)
     if spread > 5:
-        # 20, 50, 100: powers of ten alone are too few
+        # Ticks at 20, 50, 100: powers of ten alone are too few.
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if spread < 200 else (1,)))
         axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
         axes.xaxis.set_minor_locator(NullLocator())
@@ -213,7 +233,7 @@ def kl_against_size(found: Findings) -> Figure:
     if len(rows) <= LABELLED:
         along = np.geomspace(sizes[0], sizes[-1], 300)
         line = np.stack([along, np.interp(along, line[:, 0], line[:, 1])], axis=1)
-        _name(
+        label_points(
             axes,
             points,
             [row.client for row in rows],
@@ -225,65 +245,81 @@ def kl_against_size(found: Findings) -> Figure:
     return figure
 
 
-def _name(
+def label_points(
     axes: Axes,
     points: np.ndarray,
     names: Sequence[str],
     order: np.ndarray,
     radii: np.ndarray,
-    free: np.ndarray,
-    around: float,
+    obstacles: np.ndarray,
+    clearance: float,
 ) -> None:
-    """Names beside points, in this order, where they cover neither another name, a point nor what lies `around` the places of `free`;
-    what finds no room stays unnamed."""
+    """Write names next to points where there is room; others stay without a name.
+
+    A name covers no other name, no point and no obstacle.
+
+    Args:
+        axes: The axes.
+        points: The points, in data coordinates.
+        names: Their names.
+        order: The order in which points are labelled.
+        radii: The radius of each point, in typographic points.
+        obstacles: Further positions that must not be covered, in data coordinates.
+        clearance: The radius around an obstacle, in typographic points.
+    """
     figure = axes.figure
     assert isinstance(figure, Figure)
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     scale = figure.dpi / 72
-    at = axes.transData.transform(points)
-    kept = [
-        *zip(at, radii, strict=True),
-        *((place, around) for place in axes.transData.transform(free)),
-    ]
-    taken = [
-        Bbox.from_bounds(x - r * scale, y - r * scale, 2 * r * scale, 2 * r * scale)
-        for (x, y), r in kept
-    ]
+    taken = []
+    for position, radius in zip(axes.transData.transform(points), radii, strict=True):
+        taken.append(_square(position, radius * scale))
+    for position in axes.transData.transform(obstacles):
+        taken.append(_square(position, clearance * scale))
     inside = axes.get_window_extent()
-    for place in order:
-        gap = radii[place] + 2
-        for dx, dy, across, along in (
-            (gap, 0, "left", "center"),
-            (-gap, 0, "right", "center"),
-            (0, gap, "center", "bottom"),
-            (0, -gap, "center", "top"),
-        ):
+    for index in order:
+        for offset, horizontal, vertical in _label_offsets(radii[index] + 2):
             text = axes.annotate(
-                _short(names[place]),
-                points[place],
-                (dx, dy),
+                _short(names[index]),
+                points[index],
+                offset,
                 textcoords="offset points",
-                ha=across,
-                va=along,
+                ha=horizontal,
+                va=vertical,
                 fontsize=7,
             )
             box = text.get_window_extent(canvas.get_renderer())
-            clear = not any(box.overlaps(other) for k, other in enumerate(taken) if k != place)
-            if (
-                clear
-                and inside.x0 <= box.x0
-                and box.x1 <= inside.x1
-                and inside.y0 <= box.y0
-                and box.y1 <= inside.y1
-            ):
+            others = [other for k, other in enumerate(taken) if k != index]
+            if _contains(inside, box) and not any(box.overlaps(other) for other in others):
                 taken.append(box)
                 break
             text.remove()
 
 
-def _turned(names: Sequence[str]) -> int:
-    """Names on an axis stand upright where they would run into each other."""
+def _square(centre: np.ndarray, half: float) -> Bbox:
+    x, y = centre
+    return Bbox.from_bounds(x - half, y - half, 2 * half, 2 * half)
+
+
+def _label_offsets(gap: float) -> list[tuple[tuple[float, float], str, str]]:
+    """Return the positions of a label relative to its point, with its alignment."""
+    return [
+        ((gap, 0), "left", "center"),
+        ((-gap, 0), "right", "center"),
+        ((0, gap), "center", "bottom"),
+        ((0, -gap), "center", "top"),
+    ]
+
+
+def _contains(outer: BboxBase, inner: BboxBase) -> bool:
+    horizontal = outer.x0 <= inner.x0 and inner.x1 <= outer.x1
+    vertical = outer.y0 <= inner.y0 and inner.y1 <= outer.y1
+    return horizontal and vertical
+
+
+def rotation_of(names: Sequence[str]) -> int:
+    """Return the rotation of names on an axis: upright where they would overlap."""
     return 90 if sum(len(name) + 2 for name in names) > 64 else 0
 
 
@@ -292,5 +328,5 @@ def _short(name: str) -> str:
 
 
 def _colour(points: int) -> str:
-    """Of points: an image inside a picture cannot follow the page into the dark, so it has a colour for both."""
+    """Return the colour of points; a rasterised image needs one for light and dark pages."""
     return IN_IMAGES[COLOURS[0]] if points > MANY_POINTS else COLOURS[0]

@@ -1,4 +1,7 @@
-"""What a client says of its data in an audit: counts, means and second moments in a projection that all clients share. No sample leaves it."""
+"""Summaries that a client sends in an audit: counts, means and second moments.
+
+All clients use the same projection, and no sample leaves a client.
+"""
 
 from __future__ import annotations
 
@@ -14,99 +17,119 @@ from torch import Tensor
 from equipoise.client import Client
 from equipoise.task import Task
 
-WIDEST = 1024  # features above which a random projection comes first
-DIRECT = 128  # features up to which all second moments are sent; above, only those in the leading directions
+WIDEST = 1024  # features; more are reduced by a random projection first
+DIRECT = 128  # features whose second moments are all sent; of more, those along some directions
 CODES = 256  # buckets over which the codes of patients' events are counted
-# of a number that is predicted, equally likely under a Gaussian of its mean and deviation
+# Bins of a number to predict, equally likely under a Gaussian with its mean and deviation.
 BINS = 10
-MOST_CLASSES = 200  # above, moments are not kept by class
+MOST_CLASSES = 200  # above this, moments are not split by class
 BATCH = 4096
 
 
 @dataclass(frozen=True)
 class Projection:
-    """From a sample to the numbers that are summarised: the same at every client, since it follows from the task and a seed."""
+    """The mapping of samples to features, which follows from the task and a seed.
+
+    So it is the same at every client.
+
+    Attributes:
+        shape: The shape of a sample.
+        seed: The seed of the random projection.
+        histories: True if samples are patients' histories (see models/gru.py).
+        basis: The leading directions (width x directions), once they are known.
+    """
 
     shape: tuple[int, ...]
     seed: int
-    # samples are patients' histories (see models/gru.py), of which codes are counted
     histories: bool = False
-    basis: np.ndarray | None = None  # width x directions
+    basis: np.ndarray | None = None
 
     @property
     def width(self) -> int:
-        """How many features there are before the leading directions are taken."""
+        """The number of features before the leading directions are taken."""
         return CODES + 5 if self.histories else min(WIDEST, int(np.prod(self.shape)))
 
     def __call__(self, x: Tensor) -> np.ndarray:
-        """One row of float64 features per sample."""
-        features = counted(x) if self.histories else self._narrowed(x.flatten(1).double())
-        return features.numpy() if self.basis is None else features.numpy() @ self.basis
+        """Return one row of float64 features per sample."""
+        if self.histories:
+            features = history_features(x).numpy()
+        else:
+            features = self._reduced(x.flatten(1).double()).numpy()
+        return features if self.basis is None else features @ self.basis
 
-    def _narrowed(self, flat: Tensor) -> Tensor:
-        """Above 1,024 features: every feature is added, with a random sign, to one of 1,024 sums. Distances are kept on average."""
+    def _reduced(self, flat: Tensor) -> Tensor:
+        """Return at most 1,024 features.
+
+        Each of more features is added, with a random sign, to one of 1,024 sums, which preserves
+        distances on average.
+        """
         if flat.shape[1] <= WIDEST:
             return flat
-        draw = np.random.Generator(np.random.PCG64(self.seed))
-        place = torch.from_numpy(draw.integers(0, WIDEST, flat.shape[1]))
-        sign = torch.from_numpy(draw.choice(np.array([-1.0, 1.0]), flat.shape[1]))
-        return torch.zeros(len(flat), WIDEST, dtype=torch.float64).index_add_(1, place, flat * sign)
+        rng = np.random.Generator(np.random.PCG64(self.seed))
+        target = torch.from_numpy(rng.integers(0, WIDEST, flat.shape[1]))
+        sign = torch.from_numpy(rng.choice(np.array([-1.0, 1.0]), flat.shape[1]))
+        sums = torch.zeros(len(flat), WIDEST, dtype=torch.float64)
+        return sums.index_add_(1, target, flat * sign)
 
     def probe(self, directions: int) -> np.ndarray:
-        """Random directions, the same for all, with which a search for the leading ones begins."""
-        draw = np.random.Generator(np.random.PCG64([self.seed, 1]))
-        return draw.standard_normal((self.width, directions))
+        """Return random directions, equal at all clients, as a start for the leading ones."""
+        rng = np.random.Generator(np.random.PCG64([self.seed, 1]))
+        return rng.standard_normal((self.width, directions))
 
 
-def counted(x: Tensor) -> Tensor:
-    """Features of histories: how often codes occur (as shares, codes in buckets), how many events, mean age and value, gaps, sex."""
+def history_features(x: Tensor) -> Tensor:
+    """Return features of patients' histories.
+
+    They are the shares of codes (in buckets), mean value, age and gaps, the number of events
+    and the sex.
+    """
     events = x[:, 1:].double()
     count = x[:, 0, 2].long().clamp(0, events.shape[1])
-    real = (torch.arange(events.shape[1]) < count[:, None]).double()
+    is_event = (torch.arange(events.shape[1]) < count[:, None]).double()
     code = events[..., 0].long() % CODES
-    shares = torch.zeros(len(x), CODES, dtype=torch.float64).scatter_add_(1, code, real)
+    occurrences = torch.zeros(len(x), CODES, dtype=torch.float64).scatter_add_(1, code, is_event)
     total = count.clamp(min=1).double()
-    means = [(events[..., place] * real).sum(1) / total for place in (1, 2, 3)]
-    return torch.cat(
-        [
-            shares / total[:, None],
-            torch.stack([*means, torch.log1p(count.double()), x[:, 0, 0].double()], 1),
-        ],
-        1,
-    )
+    means = [(events[..., column] * is_event).sum(1) / total for column in (1, 2, 3)]
+    others = torch.stack([*means, torch.log1p(count.double()), x[:, 0, 0].double()], 1)
+    return torch.cat([occurrences / total[:, None], others], 1)
 
 
 def labels_of(y: Tensor, task: Task) -> np.ndarray:
-    """The class of each sample; of a number that is predicted, which of ten bins it lies in."""
+    """Return the class of each sample; of a number to predict, its bin among ten."""
     if task.classifies:
         return np.asarray(y.numpy())
-    # targets have mean 0 and deviation 1
+    # Targets have mean 0 and deviation 1.
     return np.searchsorted(norm.ppf(np.arange(1, BINS) / BINS), y.double().numpy())
 
 
 def classes_of(task: Task) -> int:
+    """Return the number of classes, or of bins of a number to predict."""
     return task.outputs if task.classifies else BINS
 
 
 def rows(client: Client, projection: Projection) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """A client's training samples as features and classes, some at a time."""
+    """Yield a client's training samples as features and classes, in batches."""
     if len(client.train):
         for batch in client.batches(BATCH):
             yield projection(batch.x.cpu()), labels_of(batch.y.cpu(), client.task)
 
 
 def probed(client: Client, projection: Projection, directions: np.ndarray) -> dict[str, Any]:
-    """Number, sum, sum of squares, and second moments times some directions: what finds the leading directions of all clients together."""
-    n, total, square, moments = 0, np.zeros(projection.width), 0.0, np.zeros(directions.shape)
+    """Return number, sum, sum of squares, and second moments times some directions.
+
+    From these of all clients the server finds the leading directions.
+    """
+    number = 0
+    total = np.zeros(projection.width)
+    square = 0.0
+    moments = np.zeros(directions.shape)
     for z, _ in rows(client, projection):
-        n, total, square, moments = (
-            n + len(z),
-            total + z.sum(0),
-            square + float((z * z).sum()),
-            moments + z.T @ (z @ directions),
-        )
+        number += len(z)
+        total = total + z.sum(0)
+        square += float((z * z).sum())
+        moments = moments + z.T @ (z @ directions)
     return {
-        "number": n,
+        "number": number,
         "sum": torch.from_numpy(total),
         "square": square,
         "moments": torch.from_numpy(moments),
@@ -114,36 +137,44 @@ def probed(client: Client, projection: Projection, directions: np.ndarray) -> di
 
 
 def summarised(client: Client, projection: Projection, least: int) -> dict[str, Tensor]:
-    """How many samples of each class; and for groups of samples their number, sum and second moments.
+    """Return the number of samples per class, and moments of groups of samples.
 
-    A group is a class with `least` samples or more, or, in the last place, all smaller classes together; what is left is in no group, so that
-    no sum is of fewer samples than `least`.
+    A group is a class with `least` samples or more; the last group has all smaller classes
+    together. Other samples are in no group, so that no sum is of fewer samples than `least`.
     """
     assert projection.basis is not None
-    classes, width = classes_of(client.task), projection.basis.shape[1]
+    classes = classes_of(client.task)
+    width = projection.basis.shape[1]
     counts = np.bincount(labels_of(client.train.y.cpu(), client.task), minlength=classes)
-    groups, last = groups_of(counts, least), (classes if classes <= MOST_CLASSES else 0)
-    numbers, sums, seconds = (
-        np.zeros(last + 1, np.int64),
-        np.zeros((last + 1, width)),
-        np.zeros((last + 1, width, width)),
-    )
+    group_of_class = groups_of(counts, least)
+    group_count = 1 + (classes if classes <= MOST_CLASSES else 0)
+    numbers = np.zeros(group_count, np.int64)
+    sums = np.zeros((group_count, width))
+    seconds = np.zeros((group_count, width, width))
     for z, y in rows(client, projection):
-        group = groups[y]
-        for place in np.unique(group[group >= 0]):
-            chosen = z[group == place]
-            numbers[place] += len(chosen)
-            sums[place] += chosen.sum(0)
-            seconds[place] += chosen.T @ chosen
-    found = {"counts": counts, "numbers": numbers, "sums": sums, "seconds": seconds}
-    return {name: torch.from_numpy(value) for name, value in found.items()}
+        groups = group_of_class[y]
+        for group in np.unique(groups[groups >= 0]):
+            members = z[groups == group]
+            numbers[group] += len(members)
+            sums[group] += members.sum(0)
+            seconds[group] += members.T @ members
+    return {
+        "counts": torch.from_numpy(counts),
+        "numbers": torch.from_numpy(numbers),
+        "sums": torch.from_numpy(sums),
+        "seconds": torch.from_numpy(seconds),
+    }
 
 
 def groups_of(counts: np.ndarray, least: int) -> np.ndarray:
-    """The group of each class: itself, the last one for what is rare, or -1 where even all that is rare is too few.
+    """Return the group of each class: its own, the last one for rare classes, or -1.
 
-    >>> groups_of(np.array([9, 2, 0, 4, 7]), least=5), groups_of(np.array([9, 2, 0, 0, 7]), least=5)
-    (array([0, 5, 5, 5, 4]), array([ 0, -1, -1, -1,  4]))
+    It is -1 if all rare classes together have fewer than `least` samples.
+
+    >>> groups_of(np.array([9, 2, 0, 4, 7]), least=5)
+    array([0, 5, 5, 5, 4])
+    >>> groups_of(np.array([9, 2, 0, 0, 7]), least=5)
+    array([ 0, -1, -1, -1,  4])
     """
     classes = len(counts)
     if classes > MOST_CLASSES:  # no moments by class: all samples are one group
@@ -152,14 +183,21 @@ def groups_of(counts: np.ndarray, least: int) -> np.ndarray:
     return np.where(counts >= least, np.arange(classes), rest)
 
 
-def leading(covariance_times: np.ndarray, directions: np.ndarray, wanted: int) -> np.ndarray:
-    """The leading directions within the span of orthonormal ones, given the covariance times these (Rayleigh and Ritz).
+def leading(covariance_times: np.ndarray, directions: np.ndarray, count: int) -> np.ndarray:
+    """Return the leading directions within the span of orthonormal ones (Rayleigh-Ritz).
 
-    Directions without variance are left out; each points to where its entries sum to a positive number, which no library promises.
+    Directions without variance are left out. The sign of each, which no library promises, is
+    fixed: its entries have a positive sum.
+
+    Args:
+        covariance_times: The covariance times the directions.
+        directions: Orthonormal directions.
+        count: The number of leading directions.
     """
     small = directions.T @ covariance_times
     values, vectors = np.linalg.eigh((small + small.T) / 2)
-    values, vectors = values[::-1], vectors[:, ::-1]
-    kept = min(wanted, int((values > 1e-9 * max(values[0], 0.0)).sum()))
-    basis = directions @ vectors[:, :kept]
+    values = values[::-1]
+    vectors = vectors[:, ::-1]
+    varying = int((values > 1e-9 * max(values[0], 0.0)).sum())
+    basis = directions @ vectors[:, : min(count, varying)]
     return np.asarray(basis * np.where(basis.sum(0) < 0, -1.0, 1.0))

@@ -51,8 +51,8 @@ then [bold]equipoise show[/] the folder that it names. [bold]equipoise methods[/
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"equipoise {__version__}")
         raise typer.Exit
 

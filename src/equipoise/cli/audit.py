@@ -1,9 +1,9 @@
-"""equipoise audit"""
+"""Implement `equipoise audit`: differences between clients, from summaries only."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,9 +11,12 @@ from equipoise.cli.options import DataOptions, ImportOptions, PartitionOption, o
 from equipoise.transports.workers import processes
 
 if TYPE_CHECKING:
-    from equipoise.auditing import Findings
+    from equipoise.auditing import ClientRow, Findings
+    from equipoise.validation.imports import FromFile
 
-MOST = 60
+MOST = 60  # clients in a table
+MOST_LABELS = 12  # columns of counts in a table
+USED_KEYS = ("data", "seed", "workers", "participation")  # of an experiment
 
 
 @option_groups
@@ -53,10 +56,11 @@ def audit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """How different are the clients, in size, labels and features? From summaries only: no sample leaves a client, nothing is trained.
+    """Compare clients in size, labels and features; no sample leaves a client.
+
+    Nothing is trained: clients send summaries only.
 
     Examples:
-
       equipoise audit --data digits --partition dirichlet:0.3 --clients 10
 
       equipoise audit runs/x        (the data of a run; its report then shows the pictures)
@@ -64,133 +68,146 @@ def audit(
     processes.allow_fork()
     import json
 
-    from equipoise.auditing import audit as look
+    from equipoise.auditing import audit as run_audit
     from equipoise.cli import output
     from equipoise.cli.progress import announced_interrupts
-    from equipoise.experiment import experiment, load, with_settings
-    from equipoise.storage.form import read_configuration
+    from equipoise.experiment import experiment, with_settings
     from equipoise.storage.store import DATABASE
-    from equipoise.validation.imports import FromFile, permitted
+    from equipoise.validation.imports import permitted
 
-    flags = {
+    options = {
         **data_options.settings(),
         "data.partition": partition_option.partition,
         "seed": seed,
         "workers": workers,
     }
-    given = {key: value for key, value in flags.items() if value is not None}
+    chosen = {key: value for key, value in options.items() if value is not None}
     run = file if file is not None and (file / DATABASE).exists() else None
-    base = (
-        FromFile()
-        if file is None
-        else load(file)
-        if run is None
-        else FromFile(read_configuration(file))
-    )
-    config = with_settings(with_settings(base, given), output.parse_settings(settings or []))
-    config = config.changed(
-        {
-            key: value
-            for key, value in config.items()
-            if key in ("data", "seed", "workers", "participation")
-        }
-    )
+    config = with_settings(_configuration(file, run is not None), chosen)
+    config = with_settings(config, output.parse_settings(settings or []))
+    config = config.changed({key: config[key] for key in USED_KEYS if key in config})
     with announced_interrupts():
-        found = look(
+        findings = run_audit(
             experiment(config, permitted(config, import_options.packages)),
             dimensions=dimensions,
         )
-    if run is not None and not given and not settings:
-        found.save(run / "audit.json")
+    if run is not None and not chosen and not settings:
+        findings.save(run / "audit.json")
     if out is not None:
-        save(found, out)
+        save(findings, out)
     if as_json:
-        print(json.dumps(output.plain(found.plain()), indent=2, allow_nan=False))
+        print(json.dumps(output.plain(findings.plain()), indent=2, allow_nan=False))
         return
-    show(found)
+    show(findings)
     if out is not None:
         output.say(f"audit and pictures: {out}")
 
 
-def save(found: Findings, folder: Path) -> None:
-    """The findings and their pictures as files."""
+def _configuration(file: Path | None, is_run: bool) -> FromFile:
+    """Return the configuration of a YAML file or of a run; an empty one without either."""
+    from equipoise.experiment import load
+    from equipoise.storage.form import read_configuration
+    from equipoise.validation.imports import FromFile
+
+    if file is None:
+        return FromFile()
+    if is_run:
+        return FromFile(read_configuration(file))
+    return load(file)
+
+
+def save(findings: Findings, folder: Path) -> None:
+    """Write the findings and their pictures as files.
+
+    Args:
+        findings: The findings.
+        folder: The folder, which is made if needed.
+    """
     from equipoise.auditing.pictures import pictures
     from equipoise.report.drawing import encoded
     from equipoise.storage.files import save_output
 
     folder.mkdir(parents=True, exist_ok=True)
-    found.save(folder / "audit.json")
-    for name, (_, _, draw) in pictures(found).items():
+    findings.save(folder / "audit.json")
+    for name, (_, _, draw) in pictures(findings).items():
         for kind in ("png", "svg"):
             save_output(folder / f"{name}.{kind}", encoded(draw, kind))
 
 
-def show(found: Findings) -> None:
-    """The findings as tables and sentences."""
+def show(findings: Findings) -> None:
+    """Print the findings as tables and sentences."""
     from equipoise.cli import output
 
-    rows = (
-        sorted(found.clients, key=lambda row: -(row.kl if row.kl is not None else -1.0))
-        if len(found.clients) > MOST
-        else found.clients
-    )
+    clients = len(findings.clients)
     output.say(
-        f"{found.data}: {len(found.clients):,} {'client' if len(found.clients) == 1 else 'clients'}, {int(found.counts.sum()):,} training samples; features compared in {found.dimensions} of "
-        f"{found.features} directions, which hold {100 * found.variance:.0f} % of their variance"
+        f"{findings.data}: {clients:,} {'client' if clients == 1 else 'clients'}, "
+        f"{int(findings.counts.sum()):,} training samples; "
+        f"features compared in {findings.dimensions} of {findings.features} directions, "
+        f"which hold {100 * findings.variance:.0f} % of their variance"
     )
+    _show_clients(findings)
+    if clients <= MOST:
+        _show_labels(findings)
+    for warning in findings.warnings:
+        output.say(f"warning: {warning}")
+    output.say(output.styled("verdict", "bold"), f": {findings.text}")
+
+
+def _show_clients(findings: Findings) -> None:
+    """Print a row per client; of many clients those that differ most."""
+    from equipoise.cli import output
+
+    rows = list(findings.clients)
+    if len(rows) > MOST:
+        rows.sort(key=lambda row: -1.0 if row.kl is None else row.kl, reverse=True)
+    shown = rows[:MOST]
     output.table(
         ["client", "samples", "labels", "chance", "KL", "chance", "beyond", "Thm 2.2", "printed"],
-        [
-            [
-                row.client,
-                row.samples,
-                *map(
-                    _number,
-                    (
-                        row.label_distance,
-                        row.label_chance,
-                        row.kl,
-                        row.kl_chance,
-                        row.kl_beyond_labels,
-                        row.corrected,
-                        row.printed,
-                    ),
-                ),
-            ]
-            for row in rows[:MOST]
-        ],
+        [[row.client, row.samples, *_numbers_of(row)] for row in shown],
     )
     output.say(
-        "labels: total variation of label shares from the whole's; KL: exact Gaussian divergence of features from the whole's, in nats; beyond: the part of it that "
-        "labels do not explain; chance: what a client of that size shows where nothing differs; Thm 2.2: FedAKD's approximation, corrected and as printed"
+        "labels: total variation of label shares from those of all data; "
+        "KL: exact Gaussian divergence of features from all data, in nats; "
+        "beyond: the part of it that labels do not explain; "
+        "chance: the value of a client of that size if nothing differs; "
+        "Thm 2.2: FedAKD's approximation, corrected and as printed"
     )
-    for row in rows[:MOST]:
+    for row in shown:
         if row.note:
             output.say(f"{row.client}: {row.note}")
     if len(rows) > MOST:
-        output.say(f"... and {len(rows) - MOST} more clients, nearer to the whole; --json has all")
-    few = list(range(min(12, len(found.classes))))
-    if len(found.clients) <= MOST:
-        output.table(
-            [
-                "client",
-                *(found.classes[c] for c in few),
-                *(["..."] if len(few) < len(found.classes) else []),
-            ],
-            [
-                [
-                    row.client,
-                    *map(int, found.counts[k][few]),
-                    *([""] if len(few) < len(found.classes) else []),
-                ]
-                for k, row in enumerate(found.clients)
-            ],
-            title="samples by label",
-        )
-    for warning in found.warnings:
-        output.say(f"warning: {warning}")
-    output.say(output.styled("verdict", "bold"), f": {found.text}")
+        output.say(f"... and {len(rows) - MOST} more clients, which differ less; --json has all")
+
+
+def _numbers_of(row: ClientRow) -> list[str]:
+    values = (
+        row.label_distance,
+        row.label_chance,
+        row.kl,
+        row.kl_chance,
+        row.kl_beyond_labels,
+        row.corrected,
+        row.printed,
+    )
+    return [_number(value) for value in values]
+
+
+def _show_labels(findings: Findings) -> None:
+    """Print the samples per client and label; of many labels the first ones."""
+    from equipoise.cli import output
+
+    header = ["client", *findings.classes[:MOST_LABELS]]
+    rows: list[list[Any]] = []
+    for row, counts in zip(findings.clients, findings.counts, strict=True):
+        rows.append([row.client, *map(int, counts[:MOST_LABELS])])
+    if len(findings.classes) > MOST_LABELS:
+        header.append("...")
+        for cells in rows:
+            cells.append("")
+    output.table(header, rows, title="samples by label")
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}" if abs(value) < 100 else f"{value:.3g}"
+    if value is None:
+        return ""
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.3g}"

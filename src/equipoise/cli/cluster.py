@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Start, look at and stop the nodes of a Ray cluster, which does the work of `run --cluster`.",
+    help="Start, show and stop the nodes of a Ray cluster, which executes `run --cluster`.",
 )
 
 
@@ -43,7 +43,7 @@ def start(
         ),
     ] = None,
 ) -> None:
-    """Make this machine a node: of a new cluster (--head), or of one that there is (--join).
+    """Make this machine a node of a new cluster (--head) or of an existing one (--join).
 
     equipoise cluster start --head --bind 10.0.0.5
 
@@ -56,7 +56,8 @@ def start(
 
     if head == (join is not None):
         raise ConfigurationError(
-            "cluster start: expected either --head or --join HOST:PORT; the first machine is the head, the others join it"
+            "cluster start: expected either --head or --join HOST:PORT; "
+            "the first machine is the head, the others join it"
         )
     node = nodes.start(join, bind, port, token, cores, store)
     output.say(
@@ -83,47 +84,50 @@ def status(
         str, typer.Argument(help="HOST:PORT of the head, or auto for the cluster of this machine")
     ] = "auto",
     trust_network: Annotated[
-        bool, typer.Option("--trust-network", help="look at a cluster that asks for no token, too")
+        bool, typer.Option("--trust-network", help="accept a cluster that asks for no token")
     ] = False,
 ) -> None:
-    """The nodes of a cluster: cores, memory, versions."""
+    """Show the nodes of a cluster: cores, memory, versions."""
     from equipoise.cli import output
     from equipoise.transports.ray.connecting import address_of, token_for
     from equipoise.transports.ray.probe import check_installed, look
 
     check_installed()
     cluster = address_of(address)
-    found = look(cluster, token_for(cluster), trust_network)
-    rows = []
-    for node in found["nodes"]:
-        resources, labels = node["resources"], node["labels"]
-        memory, store = (
-            f"{resources.get(name, 0) / 2**20:.0f} MB" for name in ("memory", "object_store_memory")
-        )
-        versions = [
-            labels.get(name, "unknown").replace("_", "+") for name in ("equipoise", "torch")
-        ]
-        rows.append(
-            [
-                node["address"] + (" (head)" if node["head"] else ""),
-                int(resources.get("CPU", 0)),
-                memory,
-                store,
-                *versions,
-            ]
-        )
+    facts = look(cluster, token_for(cluster), trust_network)
     output.table(
         ["node", "cores", "memory", "object store", "equipoise", "torch"],
-        rows,
-        f"cluster at {cluster}, Ray {found['ray']}, Python {found['python']}",
+        [_row(node) for node in facts["nodes"]],
+        f"cluster at {cluster}, Ray {facts['ray']}, Python {facts['python']}",
     )
 
 
 @app.command()
 def stop() -> None:
-    """End the nodes that were started on this machine; a head's cluster ends with it. Runs are kept and can be resumed."""
+    """Stop the nodes that were started on this machine. A cluster ends with its head.
+
+    Runs are kept and can be resumed.
+    """
     from equipoise.cli import output
     from equipoise.transports.ray import nodes
 
     count = nodes.stop()
-    output.say(f"{count} node{'s' * (count != 1)} stopped" if count else "no node was started here")
+    if count == 0:
+        output.say("no node was started here")
+    else:
+        output.say("1 node stopped" if count == 1 else f"{count} nodes stopped")
+
+
+def _row(node: dict[str, Any]) -> list[Any]:
+    """Return the row of a node in the table of `status`."""
+    resources = node["resources"]
+    labels = node["labels"]
+    return [
+        f"{node['address']} (head)" if node["head"] else node["address"],
+        int(resources.get("CPU", 0)),
+        f"{resources.get('memory', 0) / 2**20:.0f} MB",
+        f"{resources.get('object_store_memory', 0) / 2**20:.0f} MB",
+        # Labels cannot hold a plus sign, as in torch 2.6.0+cpu.
+        labels.get("equipoise", "unknown").replace("_", "+"),
+        labels.get("torch", "unknown").replace("_", "+"),
+    ]

@@ -54,12 +54,12 @@ def losses(name: Name = None, as_json: Json = False) -> None:
     rows = [
         {
             "name": key,
-            "needs": one.needs,
-            "options": ", ".join(f"{option}={value}" for option, value in one.options.items()),
+            "needs": loss.needs,
+            "options": ", ".join(f"{option}={value}" for option, value in loss.options.items()),
             "source": REGISTRY.source(key),
-            "what": _first_line(one.function),
+            "what": _first_line(loss.function),
         }
-        for key, one in entries.items()
+        for key, loss in entries.items()
     ]
     _show(rows, broken, as_json, ["name", "needs", "options", "source", "what"])
     if not as_json:

@@ -41,15 +41,15 @@ def methods(
         raise typer.BadParameter("expected --check with the NAME of a method and without --json")
     if check:
         raise typer.Exit(_check(words[0]))
-    found: Any = methods.describe(words[0]) if words else methods.listed(family, needs)
+    description: Any = methods.describe(words[0]) if words else methods.listed(family, needs)
     if not words:
         tell_broken(methods.REGISTRY.listed()[1])
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(description, indent=2))
     elif words:
-        _show(found)
+        _show(description)
     else:
-        _list(found)
+        _list(description)
 
 
 def _check(name: str) -> int:
@@ -97,23 +97,23 @@ def _list(found: list[dict[str, Any]]) -> None:
     )
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(entry: dict[str, Any]) -> None:
     from equipoise.cli import output
     from equipoise.method import FAMILIES, NEEDS, PASSES
     from equipoise.methods import shown
 
-    print(f"{shown(found['name'])}: {found['doc']}\n")
-    if found["paper"]:
-        print(f"Paper: {found['paper']}\n")
-    family = found["family"]
+    print(f"{shown(entry['name'])}: {entry['doc']}\n")
+    if entry["paper"]:
+        print(f"Paper: {entry['paper']}\n")
+    family = entry["family"]
     print(f"family: {family}" + (f" ({FAMILIES[family]})" if family in FAMILIES else ""))
-    print(f"needs: {'; '.join(NEEDS.get(need, need) for need in found['needs']) or 'nothing'}")
-    print(f"fairness: {found['fairness']}")
-    print(f"exchanges per round: {found['exchanges']}")
-    print(f"passes per round: {found['passes']} ({PASSES})\n")
+    print(f"needs: {'; '.join(NEEDS.get(need, need) for need in entry['needs']) or 'nothing'}")
+    print(f"fairness: {entry['fairness']}")
+    print(f"exchanges per round: {entry['exchanges']}")
+    print(f"passes per round: {entry['passes']} ({PASSES})\n")
     output.table(
         ["parameter", "default", "range", "meaning"],
-        [[p["name"], repr(p["default"]), p["range"], p["help"]] for p in found["parameters"]],
+        [[p["name"], repr(p["default"]), p["range"], p["help"]] for p in entry["parameters"]],
     )
 
 

@@ -29,14 +29,14 @@ def models(
         return
     rows = [
         [
-            one["name"],
-            one["inputs"],
+            entry["name"],
+            entry["inputs"],
             *(
-                f"{one['parameters'].get(shape, ''):,}" if shape in one["parameters"] else ""
+                f"{entry['parameters'].get(shape, ''):,}" if shape in entry["parameters"] else ""
                 for shape in SHAPES
             ),
         ]
-        for one in found
+        for entry in found
     ]
     output.table(["model", "inputs", *SHAPES], rows)
     if name is None:
@@ -48,9 +48,9 @@ def models(
             "equipoise models NAME shows one with its options; a model of yours: --model "
             "package.module:name"
         )
-        for one in found:
-            if one["source"] != "built in":
-                output.say(f"{one['name']} comes from {one['source']}.")
+        for entry in found:
+            if entry["source"] != "built in":
+                output.say(f"{entry['name']} comes from {entry['source']}.")
         return
     output.say(str(found[0]["summary"]))
     for option, value in found[0]["options"].items():

@@ -49,14 +49,14 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def grouped(**values: Any) -> None:
-        made = {
-            name: kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-            for name, kind in groups.items()
-        }
-        command(**values, **made)
+        filled = {}
+        for name, kind in groups.items():
+            own = {field.name: values.pop(field.name) for field in fields(kind)}
+            filled[name] = kind(**own)
+        command(**values, **filled)
 
     grouped.__signature__ = inspect.Signature(seen_by_typer)  # type: ignore[attr-defined]
-    grouped.__annotations__ = {one.name: one.annotation for one in seen_by_typer}
+    grouped.__annotations__ = {parameter.name: parameter.annotation for parameter in seen_by_typer}
     return grouped
 
 

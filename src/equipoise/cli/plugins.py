@@ -1,4 +1,4 @@
-"""Commands that installed packages add: entry points of the group `equipoise.commands`."""
+"""Commands of installed packages: entry points of the group `equipoise.commands`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ GROUP = "equipoise.commands"
 
 
 class Commands(TyperGroup):
-    """Our commands, then those of packages. A name of ours is never replaced, and a package that fails breaks its own command only."""
+    """The built-in commands, then those of packages.
+
+    A built-in command is never replaced, and a package that fails breaks its own command only.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -23,7 +26,7 @@ class Commands(TyperGroup):
         return [*own, *sorted(set(announced(GROUP)) - set(own))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command of ours, or one that a package adds."""
+        """Return a built-in command, or one that a package adds."""
         own = super().get_command(ctx, cmd_name)
         points = announced(GROUP).get(cmd_name, [])
         if own is not None or not points:
@@ -32,30 +35,31 @@ class Commands(TyperGroup):
             if len(points) > 1:
                 raise ValueError(f"{len(points)} packages announce it; uninstall all but one")
             return _command(cmd_name, points[0].load())
-        except (Exception, SystemExit) as error:  # somebody's module may fail in any way
+        except (Exception, SystemExit) as error:  # a package may fail in any way
             return _broken(cmd_name, f"{type(error).__name__}: {error}")
 
 
-def _command(name: str, found: Any) -> click.Command:
-    if isinstance(found, typer.Typer):
-        command = typer.main.get_command(found)
-    elif isinstance(found, click.Command):
-        command = found
-    elif callable(found) and not isinstance(found, type):
+def _command(name: str, loaded: Any) -> click.Command:
+    """Return the command for what an entry point names."""
+    if isinstance(loaded, typer.Typer):
+        command = typer.main.get_command(loaded)
+    elif isinstance(loaded, click.Command):
+        command = loaded
+    elif callable(loaded) and not isinstance(loaded, type):
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        app.command()(found)
+        app.command()(loaded)
         command = typer.main.get_command(app)
     else:
-        raise TypeError(f"expected a typer app or a function, got {type(found).__name__}")
+        raise TypeError(f"expected a typer app or a function, got {type(loaded).__name__}")
     command.name = name
     return command
 
 
 def _broken(name: str, reason: str) -> click.Command:
-    """A command that says why it cannot be run, in the list of commands and when it is called."""
+    """Return a command that says why it cannot be loaded, in the list and when it is called."""
     sentence = shown(f"{name} cannot be loaded ({' '.join(reason.split())[:300]})")
 
-    def refuse(**given: Any) -> None:
+    def refuse(**options: Any) -> None:
         raise click.UsageError(f"{sentence}; update or uninstall the package that adds it")
 
     return click.Command(

@@ -277,7 +277,7 @@ class Comparison:
     def _rows_by_key(self) -> dict[tuple[str, str, str], dict[str, Any]]:
         return {(row["partition"], row["method"], row["measure"]): row for row in self.own_rows}
 
-    def settings(self) -> dict[tuple[str, str], Mapping[str, Any]]:
+    def settings(self) -> dict[tuple[str, str], dict[str, Any]]:
         """Return method and partition -> the grid point that was chosen on validation data."""
         found = {}
         for entry in self.entries:

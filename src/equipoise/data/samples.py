@@ -86,7 +86,7 @@ class Samples:
 def _followed_by(
     length: int, first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """Return a function of positions: those below `length` are read by `first`, others by `second`."""
+    """Return a function that reads positions below `length` by `first`, others by `second`."""
 
     def read(positions: Tensor) -> Tensor:
         is_second = positions >= length

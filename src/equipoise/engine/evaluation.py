@@ -194,7 +194,7 @@ class Evaluator:
         """Ask clients to evaluate their models; add what they serve to `served`."""
         if not clients:
             return []
-        splits = [*self.settings.splits]
+        splits: list[str] = [*self.settings.splits]
         if self.shared:
             splits.append("shared")
         same = alike(downs.values())

@@ -337,7 +337,7 @@ def _explain(detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
         return _explain_unknown_key(path)
     key = ".".join(path) or "experiment"
-    message = detail["msg"].removeprefix("Value error, ")
+    message = str(detail["msg"]).removeprefix("Value error, ")
     names_value = "got" in message or "unknown" in message
     is_permission = isinstance(detail.get("ctx", {}).get("error"), NotAllowed)
     if not (names_value or is_permission):

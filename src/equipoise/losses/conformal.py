@@ -118,12 +118,12 @@ def fitted_temperature(
     >>> round(fitted_temperature(np.log([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]]), [0, 0, 1]), 6)  # 0.9 ** (1 / T) : 0.1 ** (1 / T) = 2 : 1
     3.169925
     """
-    scores, places = tensor(logits).detach().double(), tensor(labels).long()[:, None]
+    scores, positions = tensor(logits).detach().double(), tensor(labels).long()[:, None]
 
     def slope(temperature: float) -> float:
         """Return T^2 times the derivative of the negative log-likelihood by T; it rises with T."""
         expected = (torch.softmax(scores / temperature, 1) * scores).sum(1)
-        return float((scores.gather(1, places).squeeze(1) - expected).mean())
+        return float((scores.gather(1, positions).squeeze(1) - expected).mean())
 
     if rule == "released":
         temperature = 1.3

@@ -29,7 +29,9 @@ def model_contrast(
     >>> model_contrast(np.array([[1.0, 0.0]]), np.array([[2.0, 0.0]]), np.array([[0.0, 3.0]])).round(6)
     array([0.126928])
     """
-    own, near, far = (_direction(tensor(one).flatten(1)) for one in (features, positive, negative))
+    own, near, far = (
+        _direction(tensor(values).flatten(1)) for values in (features, positive, negative)
+    )
     # One product with the difference: where the two agree, value and gradient are exactly those of
     # indifference.
     return like(functional.softplus((own * (far - near).to(own)).sum(1) / temperature), features)

@@ -121,13 +121,13 @@ def cohort_contrast(
     reference = own.mean(0)
     losses = [
         embedding_contrast(
-            one,
+            embedding,
             reference,
-            torch.cat([own[:place], own[place + 1 :]]),
+            torch.cat([own[:position], own[position + 1 :]]),
             temperature,
             include_positive,
         )
-        for place, one in enumerate(own)
+        for position, embedding in enumerate(own)
     ]
     return like(torch.stack(losses), embeddings)
 
@@ -144,5 +144,7 @@ def _pair(embeddings: Any, reference: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _cosine(own: torch.Tensor, common: torch.Tensor) -> torch.Tensor:
-    unit, direction = (functional.normalize(one, dim=-1, eps=LEAST_NORM) for one in (own, common))
+    unit, direction = (
+        functional.normalize(vector, dim=-1, eps=LEAST_NORM) for vector in (own, common)
+    )
     return (unit * direction).sum(-1)

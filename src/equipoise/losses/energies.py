@@ -35,7 +35,7 @@ def energy(private: Values, proxy: Numbers, kind: str = "kl", rated: str = "prox
     _check(kind)
     if rated not in ("proxy", "private"):
         raise ValueError(f"rated has to be 'proxy' or 'private'; got {rated!r}")
-    first, second = (_rows(tensor(one)) for one in (private, proxy))
+    first, second = (_rows(tensor(values)) for values in (private, proxy))
     if first.shape != second.shape:
         raise ValueError(
             f"private and proxy need the same samples and sizes; got shapes {tuple(first.shape)} "
@@ -126,5 +126,5 @@ def _rows(values: torch.Tensor) -> torch.Tensor:
     return values.double().reshape(len(values), -1)
 
 
-def _as_given(result: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    return result.to(given.dtype) if given.is_floating_point() else result
+def _as_given(result: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    return result.to(original.dtype) if original.is_floating_point() else result

@@ -61,7 +61,9 @@ def fisher_diagonal(
     tensor([[2.5000],
             [2.5000]])
     """
-    parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    parameters = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     if not parameters:
         raise ValueError(
             "the Fisher diagonal needs a model with trainable parameters; all of this one's are "
@@ -90,7 +92,8 @@ def fisher_diagonal(
         by = _by_batches if fisher == "batch" else _by_samples
         sums = by(model, inputs, targets, size)
     return {
-        name: like((sums[name] / len(inputs)).to(one.dtype), x) for name, one in parameters.items()
+        name: like((sums[name] / len(inputs)).to(parameter.dtype), x)
+        for name, parameter in parameters.items()
     }
 
 
@@ -108,7 +111,15 @@ def squares_by_vmap(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: i
     gradients = vmap(grad(partial(_loss_of_one, model)), in_dims=(None, 0, 0))
     sums = _zeros(parameters)
     for samples, targets in _chunks(
-        x, y, max(1, min(batch, STACKED_NUMBERS // sum(one.numel() for one in parameters.values())))
+        x,
+        y,
+        max(
+            1,
+            min(
+                batch,
+                STACKED_NUMBERS // sum(parameter.numel() for parameter in parameters.values()),
+            ),
+        ),
     ):
         for name, stacked in gradients(parameters, samples, targets).items():
             sums[name] += stacked.square().sum(0)
@@ -143,12 +154,14 @@ def _hooked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> S
     if trial is None:
         return None
     truth = squares_by_loop(model, x[:2], y[:2], 1)
-    largest = {name: float(one.max()) for name, one in truth.items()}
+    largest = {name: float(squares.max()) for name, squares in truth.items()}
     # a gradient that cancels to 0 is rounding noise either way
     slack = 1e-9 * max(largest.values())
     agree = all(
-        torch.allclose(trial[name], one, rtol=0, atol=1e-3 * largest[name] + slack, equal_nan=True)
-        for name, one in truth.items()
+        torch.allclose(
+            trial[name], squares, rtol=0, atol=1e-3 * largest[name] + slack, equal_nan=True
+        )
+        for name, squares in truth.items()
     )
     return by_hooks(_chunks(x, y, batch)) if agree else None
 
@@ -165,7 +178,7 @@ def _stacked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> 
 
 def _by_batches(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
     """Return the squares of each batch's mean gradient, times the batch size."""
-    parameters = {name: one.requires_grad_() for name, one in _detached(model).items()}
+    parameters = {name: parameter.requires_grad_() for name, parameter in _detached(model).items()}
     sums = _zeros(parameters)
     for samples, targets in _chunks(x, y, batch):
         loss = summed_loss(functional_call(model, parameters, (samples,)), targets) / len(samples)
@@ -201,13 +214,17 @@ def _drawn(
 
 
 def _detached(model: nn.Module) -> Squares:
-    return {name: one.detach() for name, one in model.named_parameters() if one.requires_grad}
+    return {
+        name: parameter.detach()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
 
 
 def _zeros(parameters: Squares) -> Squares:
     return {
-        name: torch.zeros_like(one, dtype=torch.float64, requires_grad=False)
-        for name, one in parameters.items()
+        name: torch.zeros_like(parameter, dtype=torch.float64, requires_grad=False)
+        for name, parameter in parameters.items()
     }
 
 

@@ -43,21 +43,24 @@ def squares_by_hooks(
     if layers is None:
         return None
     anchor = torch.zeros((), dtype=next(iter(parameters.values())).dtype, requires_grad=True)
-    sums = {name: torch.zeros_like(one, dtype=torch.float64) for name, one in parameters.items()}
+    sums = {
+        name: torch.zeros_like(parameter, dtype=torch.float64)
+        for name, parameter in parameters.items()
+    }
     calls: Counter[nn.Module] = Counter()
 
     def forwarded(
         layer: nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor
     ) -> torch.Tensor:
         calls[layer] += 1
-        given = args[0].detach()
+        inputs = args[0].detach()
         # The parameters carry no gradient here, which spares their part of the backward pass; so
         # the first layers need a start.
         output = output if output.requires_grad else output + anchor
 
         def returned(gradient: torch.Tensor) -> None:
             rule, names = layers[layer]
-            for part, squares in rule(layer, given, gradient).items():
+            for part, squares in rule(layer, inputs, gradient).items():
                 if part in names:
                     sums[names[part]] += squares
 
@@ -88,19 +91,19 @@ def _layers(model: nn.Module) -> dict[nn.Module, tuple[Rule, dict[str, str]]] | 
         list(model.named_parameters(remove_duplicate=False))
     ):
         return None
-    found: dict[nn.Module, tuple[Rule, dict[str, str]]] = {}
+    layers: dict[nn.Module, tuple[Rule, dict[str, str]]] = {}
     for path, layer in model.named_modules():
         names = {
             part: f"{path}.{part}" if path else part
-            for part, one in layer.named_parameters(recurse=False)
-            if one.requires_grad
+            for part, parameter in layer.named_parameters(recurse=False)
+            if parameter.requires_grad
         }
         if names:
             rule = _rule(layer)
             if rule is None:
                 return None
-            found[layer] = rule, names
-    return found
+            layers[layer] = rule, names
+    return layers
 
 
 def _rule(layer: nn.Module) -> Rule | None:
@@ -119,41 +122,43 @@ def _rule(layer: nn.Module) -> Rule | None:
     return None
 
 
-def _linear(layer: nn.Linear, given: torch.Tensor, gradient: torch.Tensor) -> Squares:
-    inputs, gradients = (one.reshape(len(one), -1, one.shape[-1]).mT for one in (given, gradient))
+def _linear(layer: nn.Linear, x: torch.Tensor, gradient: torch.Tensor) -> Squares:
+    inputs, gradients = (
+        values.reshape(len(values), -1, values.shape[-1]).mT for values in (x, gradient)
+    )
     return {
         "weight": _squared_products(gradients, inputs),
         "bias": gradients.sum(2).square().sum(0),
     }
 
 
-def _convolution(layer: nn.Conv2d, given: torch.Tensor, gradient: torch.Tensor) -> Squares:
+def _convolution(layer: nn.Conv2d, x: torch.Tensor, gradient: torch.Tensor) -> Squares:
     gradients = gradient.flatten(2)
-    total = torch.zeros(layer.out_channels, layer.weight[0].numel(), dtype=given.dtype)
+    total = torch.zeros(layer.out_channels, layer.weight[0].numel(), dtype=x.dtype)
     step = max(1, CACHED_NUMBERS // (total.shape[1] * gradients.shape[2]))
-    for inputs, part in zip(torch.split(given, step), torch.split(gradients, step), strict=True):
+    for inputs, part in zip(torch.split(x, step), torch.split(gradients, step), strict=True):
         total += _squared_products(part, _patches(layer, inputs))
     return {"weight": total.reshape(layer.weight.shape), "bias": gradients.sum(2).square().sum(0)}
 
 
-def _patches(layer: nn.Conv2d, given: torch.Tensor) -> torch.Tensor:
+def _patches(layer: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
     """Return the inputs of the kernel at every position, (batch, kernel inputs, positions).
 
     A strided copy is faster than torch's unfold.
     """
-    rows, columns = (int(one) for one in layer.padding)
-    windows = functional.pad(given, (columns, columns, rows, rows))
+    rows, columns = (int(padding) for padding in layer.padding)
+    windows = functional.pad(x, (columns, columns, rows, rows))
     for axis, (kernel, stride, spacing) in enumerate(
         zip(layer.kernel_size, layer.stride, layer.dilation, strict=True), start=2
     ):
         windows = windows.unfold(axis, spacing * (kernel - 1) + 1, stride)[..., ::spacing]
-    return windows.permute(0, 1, 4, 5, 2, 3).reshape(len(given), layer.weight[0].numel(), -1)
+    return windows.permute(0, 1, 4, 5, 2, 3).reshape(len(x), layer.weight[0].numel(), -1)
 
 
-def _batch_norm(layer: nn.BatchNorm2d, given: torch.Tensor, gradient: torch.Tensor) -> Squares:
-    normalised = functional.batch_norm(given, layer.running_mean, layer.running_var, eps=layer.eps)
+def _batch_norm(layer: nn.BatchNorm2d, x: torch.Tensor, gradient: torch.Tensor) -> Squares:
+    normalised = functional.batch_norm(x, layer.running_mean, layer.running_var, eps=layer.eps)
     products, gradients = (
-        one.reshape(*one.shape[:2], -1).sum(2) for one in (gradient * normalised, gradient)
+        values.reshape(*values.shape[:2], -1).sum(2) for values in (gradient * normalised, gradient)
     )
     return {"weight": products.square().sum(0), "bias": gradients.square().sum(0)}
 

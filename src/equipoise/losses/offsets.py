@@ -40,28 +40,28 @@ def class_offsets(logits: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[np.f
     >>> (4 * np.array([p, 1 - p]) + b).round(9)
     array([3., 1.])
     """
-    given, labels = float64(logits), float64(y).astype(np.int64)
-    if given.ndim != 2 or labels.shape != given.shape[:1] or not rho > 0:
+    scores, labels = float64(logits), float64(y).astype(np.int64)
+    if scores.ndim != 2 or labels.shape != scores.shape[:1] or not rho > 0:
         raise ValueError(
-            f"expected logits (n, classes), n labels and rho above 0; got shapes {given.shape}, "
+            f"expected logits (n, classes), n labels and rho above 0; got shapes {scores.shape}, "
             f"{labels.shape} and rho {rho}"
         )
     counts, b = (
-        np.bincount(labels, minlength=given.shape[1]).astype(np.float64),
-        np.zeros(given.shape[1]),
+        np.bincount(labels, minlength=scores.shape[1]).astype(np.float64),
+        np.zeros(scores.shape[1]),
     )
-    value, p = _loss(given, labels, b, rho)
+    value, p = _loss(scores, labels, b, rho)
     for _ in range(STEPS):
         gradient = p.sum(0) - counts + rho * b
         if np.abs(gradient).max(initial=0) <= CLOSE:
             break
         step = -np.linalg.solve(np.diag(p.sum(0) + rho) - p.T @ p, gradient)
         step *= min(1.0, LONGEST / np.abs(step).max())
-        tried, after = _loss(given, labels, b + step, rho)
+        tried, after = _loss(scores, labels, b + step, rho)
         # too far: a step that is short enough lowers a convex loss
         while tried > value + ROUNDING * (1 + abs(value)):
             step /= 2
-            tried, after = _loss(given, labels, b + step, rho)
+            tried, after = _loss(scores, labels, b + step, rho)
         b, value, p = b + step, tried, after
     return b
 

@@ -22,11 +22,11 @@ def class_means(features: Values, labels: Numbers, classes: int) -> tuple[Values
     >>> means.tolist(), counts.tolist()
     ([[2.0, 1.0], [0.0, 0.0], [5.0, 5.0]], [2, 0, 1])
     """
-    rows, places = tensor(features).flatten(1), tensor(labels).long()
-    counts = torch.bincount(places, minlength=classes)
+    rows, classes_of_rows = tensor(features).flatten(1), tensor(labels).long()
+    counts = torch.bincount(classes_of_rows, minlength=classes)
     # In float64: the mean of many samples must not depend on how many were summed before.
     sums = torch.zeros(classes, rows.shape[1], dtype=torch.float64, device=rows.device).index_add_(
-        0, places, rows.double()
+        0, classes_of_rows, rows.double()
     )
     return like((sums / counts.clamp(min=1).unsqueeze(1)).to(rows.dtype), features), like(
         counts, features

@@ -57,9 +57,9 @@ class SupervisedLoss:
     def options(self) -> dict[str, Any]:
         """Its options with their defaults."""
         return {
-            one.name: one.default
-            for one in inspect.signature(self.function).parameters.values()
-            if one.kind is one.KEYWORD_ONLY
+            parameter.name: parameter.default
+            for parameter in inspect.signature(self.function).parameters.values()
+            if parameter.kind is parameter.KEYWORD_ONLY
         }
 
     def fits(self, task: Task) -> bool:
@@ -103,16 +103,16 @@ LOSSES = {
 }
 
 
-def as_loss(found: Any, name: str) -> SupervisedLoss:
+def as_loss(loss: Any, name: str) -> SupervisedLoss:
     """Return a loss as it is, or a plain function as a loss for any task."""
-    return found if isinstance(found, SupervisedLoss) else SupervisedLoss(name, found)
+    return loss if isinstance(loss, SupervisedLoss) else SupervisedLoss(name, loss)
 
 
 def _load(name: str, path: str, imports: Imports) -> SupervisedLoss:
-    found = imports.load(
+    loss = imports.load(
         path, "loss", SupervisedLoss, makes="mean of outputs and targets", instance=True
     )
-    return as_loss(found, name)
+    return as_loss(loss, name)
 
 
 REGISTRY: Registry[SupervisedLoss] = Registry("loss", "equipoise.losses", LOSSES, _load)
@@ -172,12 +172,12 @@ def try_loss(loss: Callable[[Tensor, Tensor], Tensor], task: Task) -> None:
             f"training.loss: it cannot be computed for a batch of 2 ({error})"
         ) from error
     if not isinstance(value, Tensor) or value.shape != () or not value.requires_grad:
-        what = (
+        received = (
             f"a tensor of shape {tuple(value.shape)}"
             if isinstance(value, Tensor)
             else quoted(value)
         )
         raise ValueError(
             "training.loss: expected the mean over a batch, a tensor of shape () with a "
-            f"gradient, got {what}"
+            f"gradient, got {received}"
         )

@@ -101,12 +101,12 @@ def frozen_features(teacher: Tensor | Model, batch: Batch) -> Tensor:
         teacher: The result of `Client.feature_teacher`.
         batch: The batch.
     """
-    found = (
+    features = (
         _looked_up(teacher, batch)
         if isinstance(teacher, Tensor)
         else _answered(cast(Network, teacher.net).features, batch)
     )
-    return found.flatten(1)
+    return features.flatten(1)
 
 
 def _looked_up(values: Tensor, batch: Batch) -> Tensor:
@@ -115,8 +115,8 @@ def _looked_up(values: Tensor, batch: Batch) -> Tensor:
 
 def _answered(net: nn.Module, batch: Batch) -> Tensor:
     with torch.no_grad(), evaluating(net):
-        found: Tensor = net(batch.x)
-    return found
+        outputs: Tensor = net(batch.x)
+    return outputs
 
 
 def distillation(teacher: Tensor | Model, temperature: float = 1.0) -> Loss:

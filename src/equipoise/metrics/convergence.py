@@ -174,6 +174,6 @@ def _off_trend(count: int) -> Array:
 
 def _correlated(correlation: float, count: int) -> Array:
     """Return the correlation matrix of an autoregressive process of order one."""
-    place = np.arange(count)
-    matrix: Array = correlation ** np.abs(place[:, None] - place[None, :])
+    positions = np.arange(count)
+    matrix: Array = correlation ** np.abs(positions[:, None] - positions[None, :])
     return matrix

@@ -107,8 +107,8 @@ def gini(values: ArrayLike) -> float:
     if reason := _why_no_shares(x):
         return undefined(f"the Gini coefficient is undefined: {reason}")
     count = len(x)
-    places = 2 * np.arange(1, count + 1) - count - 1
-    return float(places @ x / (count * x.sum()))
+    positions = 2 * np.arange(1, count + 1) - count - 1
+    return float(positions @ x / (count * x.sum()))
 
 
 def jain(values: ArrayLike) -> float:

@@ -158,8 +158,8 @@ def _of_pairs(gained: int, lost: int, total: int, level: float) -> Gain:
 
     low = value - reach(share_gained - low_gained, high_lost - share_lost)
     high = value + reach(high_gained - share_gained, share_lost - low_lost)
-    found = Gain(value, max(-1.0, low), min(1.0, high), mcnemar(gained, lost))
-    return _agreeing(found, level)
+    gain = Gain(value, max(-1.0, low), min(1.0, high), mcnemar(gained, lost))
+    return _agreeing(gain, level)
 
 
 def _paired_t(better: Array, level: float) -> Gain:
@@ -183,10 +183,10 @@ def _agreeing(gain: Gain, level: float) -> Gain:
     """
     assert gain.low is not None and gain.high is not None and gain.p is not None
     low, high = gain.low, gain.high
-    told = gain.p < 1 - level
-    if told and gain.value > 0:
+    significant = gain.p < 1 - level
+    if significant and gain.value > 0:
         low = max(low, 0.0)
-    elif told:
+    elif significant:
         high = min(high, 0.0)
     else:
         low, high = min(low, 0.0), max(high, 0.0)

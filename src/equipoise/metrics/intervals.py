@@ -138,10 +138,11 @@ def bootstrap(
             "expected the same clients, at least one, for every model, got "
             f"{[len(rows) for rows in samples]} clients"
         )
-    tables = [_table(place, rows) for place, rows in enumerate(zip(*samples, strict=True))]
+    tables = [_table(position, rows) for position, rows in enumerate(zip(*samples, strict=True))]
     means = np.stack([table.mean(0) for table in tables], axis=1)
     redrawn = np.stack(
-        [_resampled_means(table, draws, seed, place) for place, table in enumerate(tables)], axis=2
+        [_resampled_means(table, draws, seed, position) for position, table in enumerate(tables)],
+        axis=2,
     )
     return _percentiles(statistic, means, redrawn, level)
 
@@ -174,7 +175,7 @@ def bootstrap_counts(
                 "multiply accuracies by totals and round"
             )
     means = np.stack([right / n for right, n in pairs])
-    generators = (stream(seed, "bootstrap_counts", place) for place in range(len(pairs)))
+    generators = (stream(seed, "bootstrap_counts", position) for position in range(len(pairs)))
     redrawn = np.stack(
         [
             g.binomial(n.astype(np.int64), right / n, (draws, len(n))) / n
@@ -227,25 +228,25 @@ def accuracy_variance(accuracies: ArrayLike, totals: ArrayLike) -> Array:
     return np.where(n > 1, a * (1 - a) / np.maximum(n - 1, 1), np.nan)
 
 
-def _table(place: int, rows: Iterable[ArrayLike]) -> Array:
+def _table(position: int, rows: Iterable[ArrayLike]) -> Array:
     """Return one client's test samples as rows, with a column per model."""
     columns = [float64(row).ravel() for row in rows]
     sizes = {len(column) for column in columns}
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(
             "expected the same test samples, at least one, for every model of the client at "
-            f"place {place}, got {sorted(sizes)}"
+            f"place {position}, got {sorted(sizes)}"
         )
     return np.stack(columns, axis=1)
 
 
-def _resampled_means(table: Array, draws: int, seed: int, place: int) -> Array:
+def _resampled_means(table: Array, draws: int, seed: int, position: int) -> Array:
     """Return the column means of `draws` resamplings of the rows, (draws, columns).
 
     Equal rows are drawn together, which is the same and faster.
     """
     kinds, counts = np.unique(table, axis=0, return_counts=True)
-    generator, total = stream(seed, "bootstrap", place), len(table)
+    generator, total = stream(seed, "bootstrap", position), len(table)
     # bounds memory for real-valued rows, which are all different
     block = max(1, 1_000_000 // len(kinds))
     sizes = [min(block, draws - start) for start in range(0, draws, block)]

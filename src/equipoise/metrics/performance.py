@@ -80,15 +80,15 @@ def log_odds(logits: ArrayLike) -> Array:
     rows, top = np.arange(len(z)), z.argmax(-1)
     exponentials = np.exp(z - largest)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = z - largest - np.log(exponentials.sum(-1, keepdims=True) - exponentials)
+        odds = z - largest - np.log(exponentials.sum(-1, keepdims=True) - exponentials)
         # For the largest logit that difference loses all digits.
         others = z.copy()
         others[rows, top] = -np.inf
         second = others.max(-1, keepdims=True)
         rest = np.where(np.isfinite(second), np.exp(others - second), 0.0).sum(-1)
-        found[rows, top] = z[rows, top] - second[:, 0] - np.log(rest)
-    found[rows[np.isneginf(second[:, 0])], top[np.isneginf(second[:, 0])]] = np.inf
-    return np.where(np.isnan(z), np.nan, np.clip(found, -1e308, 1e308))
+        odds[rows, top] = z[rows, top] - second[:, 0] - np.log(rest)
+    odds[rows[np.isneginf(second[:, 0])], top[np.isneginf(second[:, 0])]] = np.inf
+    return np.where(np.isnan(z), np.nan, np.clip(odds, -1e308, 1e308))
 
 
 def squared_error(outputs: ArrayLike, targets: ArrayLike) -> float:

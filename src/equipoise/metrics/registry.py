@@ -132,8 +132,8 @@ USUAL = ("accuracy", "rmse")  # what results are about unless something else is 
 
 
 def _load(name: str, path: str, imports: Imports) -> Metric:
-    found = imports.load(path, "metric", Metric, instance=True)
-    return _called(found, name, path)
+    metric = imports.load(path, "metric", Metric, instance=True)
+    return _called(metric, name, path)
 
 
 def _called(metric: Metric, name: str, path: str) -> Metric:
@@ -192,17 +192,19 @@ def find(name: str, task: Task | None = None) -> Metric:
     >>> find("auroc").higher_is_better, find("rmse").unit
     (True, '')
     """
-    found = [metric for metric in METRICS if metric.name == name]
-    if not found and name in _held:
+    candidates = [metric for metric in METRICS if metric.name == name]
+    if not candidates and name in _held:
         return _held[name]
-    if not found:
+    if not candidates:
         try:
             return REGISTRY.find(name)
         except UnknownName:
             if name not in _recorded:
                 raise
             return _recorded[name]
-    return next((metric for metric in found if task is not None and metric.fits(task)), found[0])
+    return next(
+        (metric for metric in candidates if task is not None and metric.fits(task)), candidates[0]
+    )
 
 
 def resolve(given: str | Metric, task: Task | None = None, imports: Imports = OWN) -> Metric:
@@ -259,8 +261,8 @@ def measured(
     >>> measured(Task("classification", (4,), 2), main="auroc")
     ('accuracy', 'loss', 'auroc')
     """
-    found = tuple(listed) or (USUAL[0] if task.classifies else USUAL[1], "loss")
-    return tuple(dict.fromkeys(map(name_of, (*found, main) if main else found)))
+    metrics = tuple(listed) or (USUAL[0] if task.classifies else USUAL[1], "loss")
+    return tuple(dict.fromkeys(map(name_of, (*metrics, main) if main else metrics)))
 
 
 def check(

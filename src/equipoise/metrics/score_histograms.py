@@ -127,16 +127,16 @@ def total(table: Counts) -> int:
 
 def fault(table: Any, classes: int, samples: int | None = None, bins: int = BINS) -> str | None:
     """Return what is wrong with a received histogram, or None if it is valid."""
-    found = np.asarray(table)
-    if found.shape != (classes, 4, bins) or found.dtype.kind not in "iu" or (found < 0).any():
-        return f"expected counts of shape ({classes}, 4, {bins}), got {found.dtype} of shape {found.shape}"
-    sums = found.sum(-1)
+    counts = np.asarray(table)
+    if counts.shape != (classes, 4, bins) or counts.dtype.kind not in "iu" or (counts < 0).any():
+        return f"expected counts of shape ({classes}, 4, {bins}), got {counts.dtype} of shape {counts.shape}"
+    sums = counts.sum(-1)
     whole = sums[:, POSITIVES] + sums[:, NEGATIVES]
     alike = (
         whole.min() == whole.max() == sums[:, POSITIVES].sum() == sums[:, [FOUND, MISTAKEN]].sum()
     )
-    fits = (found[:, FOUND] <= found[:, POSITIVES]).all() and (
-        found[:, MISTAKEN] <= found[:, NEGATIVES]
+    fits = (counts[:, FOUND] <= counts[:, POSITIVES]).all() and (
+        counts[:, MISTAKEN] <= counts[:, NEGATIVES]
     ).all()
     if not alike or not fits or (samples is not None and whole.max() != samples):
         return f"its counts contradict each other, or the {samples} samples they are of"

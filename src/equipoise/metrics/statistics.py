@@ -168,8 +168,8 @@ class SquaredError(Mean):
     @classmethod
     def from_batch(cls, outputs: Array, y: Array) -> Self:
         """Return the sum over a batch of values."""
-        found, truth = vectors(outputs, y, ("outputs", "targets"))
-        return cls(float(np.sum((found - truth) ** 2)), len(truth))
+        errors, truth = vectors(outputs, y, ("outputs", "targets"))
+        return cls(float(np.sum((errors - truth) ** 2)), len(truth))
 
 
 class RootSquaredError(SquaredError):
@@ -186,5 +186,5 @@ class AbsoluteError(Mean):
     @classmethod
     def from_batch(cls, outputs: Array, y: Array) -> Self:
         """Return the sum over a batch of values."""
-        found, truth = vectors(outputs, y, ("outputs", "targets"))
-        return cls(float(np.sum(np.abs(found - truth))), len(truth))
+        errors, truth = vectors(outputs, y, ("outputs", "targets"))
+        return cls(float(np.sum(np.abs(errors - truth))), len(truth))

@@ -79,7 +79,7 @@ def _map(inputs: int, channels: int, side: int) -> list[nn.Module]:
         if side <= 8
         else [four] + [doubled] * math.ceil(math.log2(side / 4))
     )
-    widths = [inputs, *(max(512 >> place, 64) for place in range(len(steps) - 1)), channels]
+    widths = [inputs, *(max(512 >> position, 64) for position in range(len(steps) - 1)), channels]
     layers: list[nn.Module] = []
     for (kernel, stride, padding), inner, outer in zip(steps, widths, widths[1:], strict=False):
         layers += [

@@ -26,7 +26,7 @@ def listed(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
     Each has its inputs, the number of parameters for some of them with 10 outputs, its options and
     a summary.
     """
-    found = []
+    entries = []
     for name in REGISTRY.listed()[0] if names is None else names:
         sizes = {
             shown: size
@@ -34,7 +34,7 @@ def listed(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
             if (size := _size(name, shape)) is not None
         }
         about = describe(name)
-        found.append(
+        entries.append(
             {
                 "name": name,
                 "inputs": _inputs(list(sizes)),
@@ -44,7 +44,7 @@ def listed(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
                 "source": REGISTRY.source(name),
             }
         )
-    return found
+    return entries
 
 
 def _inputs(shapes: list[str]) -> str:

@@ -45,9 +45,12 @@ class Mixture(Network):
     ) -> None:
         """Networks by name, for each expert the name of its network, and its weight; without weights all count alike."""
         weights = torch.full((len(experts),), 1 / len(experts)) if weights is None else weights
-        names, given = list(networks), [offsets.get(expert) for expert in experts]
+        names, known_offsets = list(networks), [offsets.get(expert) for expert in experts]
         added = torch.stack(
-            [torch.zeros(task.outputs) if one is None else one.float() for one in given]
+            [
+                torch.zeros(task.outputs) if offset is None else offset.float()
+                for offset in known_offsets
+            ]
         )
         head = Head(
             {expert: names.index(network) for expert, network in experts.items()},

@@ -94,11 +94,11 @@ def _pooled(task: Task, widths: list[int], hidden: int) -> Network:
     The first two are each followed by max-pooling.
     """
     layers: list[nn.Module] = []
-    for place, (inner, outer) in enumerate(
+    for position, (inner, outer) in enumerate(
         zip([image_shape(task)[0], *widths], widths, strict=False)
     ):
         layers += [
             nn.Conv2d(inner, outer, 3, padding=1),
-            *(pooled_relu() if place < 2 else [nn.ReLU()]),
+            *(pooled_relu() if position < 2 else [nn.ReLU()]),
         ]
     return convolutional(task, nn.Sequential(*layers, nn.AdaptiveAvgPool2d(4)), [hidden])

@@ -51,10 +51,10 @@ ARCHITECTURES = {factory.__name__: factory for factory in _FACTORIES}
 
 
 def _load(name: str, path: str, imports: Imports) -> Callable[..., nn.Module]:
-    found: Callable[..., nn.Module] = imports.load(
+    factory: Callable[..., nn.Module] = imports.load(
         path, "model", nn.Module, makes="torch.nn.Module"
     )
-    return found
+    return factory
 
 
 REGISTRY: Registry[Callable[..., nn.Module]] = Registry(
@@ -159,9 +159,9 @@ def _check_size(factory: Callable[..., nn.Module], task: Task, options: Mapping[
 
 def _options(factory: Callable[..., nn.Module]) -> dict[str, Any]:
     return {
-        one.name: one.default
-        for one in inspect.signature(factory).parameters.values()
-        if one.kind is one.KEYWORD_ONLY
+        parameter.name: parameter.default
+        for parameter in inspect.signature(factory).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
     }
 
 
@@ -178,13 +178,13 @@ def _own(path: str, options: dict[str, Any], task: Task, imports: Imports) -> Ne
     """
     factory = REGISTRY.find(path, imports)
     try:
-        given = [task] if _wants_task(factory, options) else []
-        inspect.signature(factory).bind(*given, **options)
+        attribute = [task] if _wants_task(factory, options) else []
+        inspect.signature(factory).bind(*attribute, **options)
     except (TypeError, ValueError) as error:  # no signature, or other options
         raise ValueError(
             f"model {path!r} cannot be made with the options {quoted(options)}: {error}"
         ) from None
-    module = factory(*given, **options)
+    module = factory(*attribute, **options)
     outputs = _tried(module, task)
     if not isinstance(outputs, torch.Tensor) or outputs.shape != (1, task.outputs):
         came = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else outputs

@@ -24,24 +24,24 @@ def hidden_units(net: nn.Module) -> dict[str, list[str]]:
     >>> hidden_units(nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3)))
     {'0': ['0.weight', '1.weight', '1.bias', '1.running_mean', '1.running_var']}
     """
-    found: dict[str, list[str]] = {}
+    layers: dict[str, list[str]] = {}
     last, size = "", 0
     for name, module in net.named_modules():
         if isinstance(module, LAYERS):
             last, size = name, len(module.weight)
-            found[last] = []
+            layers[last] = []
         elif not isinstance(module, NORMS) or not last:
             continue
         entries = module.state_dict()
         # The counter of a batch norm has no rows; a norm over something else than this layer's
         # outputs has as many as that.
-        found[last] += [
+        layers[last] += [
             f"{name}.{key}".lstrip(".")
             for key, entry in entries.items()
             if entry.ndim and len(entry) == size
         ]
-    found.pop(last, None)
-    return found
+    layers.pop(last, None)
+    return layers
 
 
 def unit_rows(units: Mapping[str, Sequence[str]], tree: Tree, values: Tensor) -> dict[str, Tensor]:

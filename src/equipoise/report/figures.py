@@ -84,7 +84,7 @@ def _client_lines(axes: Axes, history: History, metric: Metric) -> list[End]:
     """Draw a line for every client; return the ends of the lines."""
     rounds = history.rounds
     values = history.values * metric.scale
-    ends = []
+    ends: list[End] = []
     for position, (client, row) in enumerate(zip(history.clients, values, strict=True)):
         style = apart(position, len(rounds)) | {"linewidth": 0.9, "markersize": 3, "alpha": 0.85}
         axes.plot(rounds, row, **style)
@@ -101,7 +101,7 @@ def _client_band(axes: Axes, history: History, metric: Metric) -> list[End]:
     axes.fill_between(rounds, low, high, color=FAINT, alpha=0.3, linewidth=0, label=title)
     last = values[:, -1]
     ended = np.nan_to_num(last, nan=float(np.nanmean(last)))
-    ends = []
+    ends: list[End] = []
     for word, row in (("lowest", int(ended.argmin())), ("highest", int(ended.argmax()))):
         axes.plot(rounds, values[row], color=FAINT, linewidth=1, linestyle="--")
         name = f"{word}: {short(history.clients[row])}"
@@ -195,7 +195,7 @@ def _verdicts(alone: np.ndarray, together: np.ndarray, metric: Metric) -> list[s
     better = together < alone if metric.lower_is_better else together > alone
     verdicts = np.where(better, "gains", "loses")
     verdicts[alone == together] = "equal"
-    return verdicts.tolist()
+    return [str(verdict) for verdict in verdicts]
 
 
 def alone_to_together(

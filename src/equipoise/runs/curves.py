@@ -211,6 +211,7 @@ def _matrix(clients: list[str], rows: Sequence[tuple[Any, ...]]) -> History:
 def _mean(values: np.ndarray, diverged: Sequence[tuple[int, int]]) -> np.ndarray:
     total = np.nansum(values, axis=0)
     count = (~np.isnan(values)).sum(0)
-    mean = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+    mean: np.ndarray = np.full(len(total), np.nan)
+    np.divide(total, count, out=mean, where=count > 0)
     mean[[column for _, column in diverged]] = np.nan
     return mean

@@ -72,7 +72,8 @@ def nothing_measured(result: RunResult) -> str:
             f"nothing was measured on test data: evaluation.splits names {named}; put test into it"
         )
     if result.main_split == "test" and not any(result.sizes["test"]):
-        return _no_test_data(result.config["data"].get("split", SPLIT)[2], result.sizes.values())
+        share = result.config["data"].get("split", SPLIT)[2]
+        return _no_test_data(share, list(result.sizes.values()))
     return (
         "nothing was measured: no client that was asked at the last measurement has test data and "
         "answered; `equipoise table` lists what there is"

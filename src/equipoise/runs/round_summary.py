@@ -37,13 +37,13 @@ def summarise_round(record: RoundRecord, main: str | None = None) -> RoundSummar
     """
     phase = "final" if record.finish else "received"
     by_split: dict[str, dict[str, list[float]]] = {}  # split -> metric -> values
-    for _, model, its_phase, split, metric, value in record.measurements:
+    for _, model, its_phase, split, name, value in record.measurements:
         if model == record.main and its_phase == phase and split in ("test", "shared"):
-            by_split.setdefault(split, {}).setdefault(metric, []).append(value)
+            by_split.setdefault(split, {}).setdefault(name, []).append(value)
     if not by_split:
         return None
-    metrics = [metric for values in by_split.values() for metric in values]
-    metric = find(main_of(metrics, main))
+    names = [name for values in by_split.values() for name in values]
+    metric = find(main_of(names, main))
     values = by_split.get("shared", by_split.get("test", {})).get(metric.name)
     if not values:
         return None

@@ -31,29 +31,39 @@ from equipoise.runtime.evaluation_messages import (
 from equipoise.task import Task
 from equipoise.validation.arrays import Array
 
-# A part of a client's data, or the shared test set: not to be had through a client, so that no method trains on it.
+# Returns a part of a client's data, or the shared test set. A client has no access to it, so that
+# no method trains on test data.
 Part = Callable[[str], Samples]
-
-
 Batches = Iterable[tuple[Tensor, Tensor]]  # outputs and truth of some samples
+Rows = list[dict[str, Any]]
 
 
 def score(
     task: Task, outputs: Tensor, y: Tensor, metrics: Iterable[str | Metric]
 ) -> dict[str, float]:
-    """The value of each metric over some samples; nothing for a metric that does not exist for them, such as AUROC of one class.
+    """Return the values of metrics over some samples.
 
-    NaN is the value of a model that has diverged: it must not vanish from an average.
+    A metric that does not exist for the samples, such as AUROC of one class, has no value. A model
+    that has diverged has the value NaN, so that it does not vanish from averages.
+
+    Args:
+        task: The task.
+        outputs: The outputs of the model.
+        y: The truth.
+        metrics: The metrics, or their names.
     """
     if not len(y):
         return {}
-    asked = [registry.find(one, task) if isinstance(one, str) else one for one in metrics]
+    values = {}
     with warnings.catch_warnings():
-        # what does not exist has no row, and whoever prints results names the clients
+        # A metric that does not exist has no row, and results name the clients without one.
         warnings.simplefilter("ignore")
-        found = {metric.name: metric(*_in_unit(task, metric, outputs, y)) for metric in asked}
+        for metric in metrics:
+            if isinstance(metric, str):
+                metric = registry.find(metric, task)
+            values[metric.name] = metric(*_in_unit(task, metric, outputs, y))
     diverged = not bool(torch.isfinite(outputs).all())
-    return {name: value for name, value in found.items() if diverged or not np.isnan(value)}
+    return {name: value for name, value in values.items() if diverged or not np.isnan(value)}
 
 
 def clinical_values(
@@ -65,41 +75,58 @@ def clinical_values(
 
 
 def score_batches(task: Task, batches: Batches, metrics: Sequence[Metric]) -> dict[str, float]:
-    """As `score`, for metrics with exact statistics: of each batch these are kept, not the outputs."""
-    found: dict[str, Statistic] = {}
+    """Return the values of metrics with exact statistics, without keeping all outputs.
+
+    Args:
+        task: The task.
+        batches: Outputs and truth.
+        metrics: The metrics, each of which has an exact statistic.
+    """
+    statistics: dict[str, Statistic] = {}
     diverged = False
     for outputs, y in batches:
         diverged = diverged or not bool(torch.isfinite(outputs).all())
         for metric in metrics:
-            assert metric.statistic is not None  # the caller's choice
-            if metric.name not in found:
-                found[metric.name] = metric.statistic.zero()
+            assert metric.statistic is not None
+            if metric.name not in statistics:
+                statistics[metric.name] = metric.statistic.zero()
             batch = metric.statistic.from_batch(*_in_unit(task, metric, outputs, y))
-            found[metric.name] = found[metric.name].merge(batch)
-    values = {name: one.result() for name, one in found.items()}
+            statistics[metric.name] = statistics[metric.name].merge(batch)
+    values = {name: statistic.result() for name, statistic in statistics.items()}
     return {name: value for name, value in values.items() if diverged or not np.isnan(value)}
 
 
 def _in_unit(task: Task, metric: Metric, outputs: Tensor, y: Tensor) -> tuple[Array, Array]:
-    """Errors are told in the target's own unit; the loss is what training minimises."""
-    values, truth = outputs.double().numpy(), y.double().numpy()
+    """Return outputs and truth in the target's own unit; the loss has that of training."""
+    values = outputs.double().numpy()
+    truth = y.double().numpy()
     if task.classifies or metric.name == "loss":
         return values, truth
     return values * task.scale + task.centre, truth * task.scale + task.centre
 
 
 def served(method: Method, client: Client, down: Down) -> dict[str, Served]:
-    """What a client serves, by name; exactly one model is the main one. A model that sees inputs changed for this client is its own."""
+    """Return the models that a client serves, by name.
+
+    Exactly one is the main model: the one that is marked, or else the first. A model whose inputs
+    are changed for this client is its own.
+
+    Args:
+        method: The method of the run.
+        client: The client.
+        down: What it received.
+    """
     client.inputs = method.inputs(client, down)
-    given = {
-        name: one if isinstance(one, Served) else Served(one)
-        for name, one in method.serves(client, down).items()
-    }
-    main = next((name for name, one in given.items() if one.main), next(iter(given), None))
-    return {
-        name: Served(one.model, one.same_for_all and client.inputs is None, name == main)
-        for name, one in given.items()
-    }
+    models: dict[str, Served] = {}
+    for name, model in method.serves(client, down).items():
+        models[name] = model if isinstance(model, Served) else Served(model)
+    marked = [name for name, model in models.items() if model.main]
+    main = next(iter([*marked, *models]), None)
+    result = {}
+    for name, model in models.items():
+        same_for_all = model.same_for_all and client.inputs is None
+        result[name] = Served(model.model, same_for_all, name == main)
+    return result
 
 
 def measure(
@@ -109,7 +136,18 @@ def measure(
     metrics: Sequence[str],
     part: Part,
 ) -> list[dict[str, Any]]:
-    """Rows (model, split, metric, value) of a client's models on its own data."""
+    """Evaluate models on a client's own data.
+
+    Args:
+        client: The client.
+        models: The models by name.
+        splits: The parts of its data.
+        metrics: The names of the metrics.
+        part: Returns a part of its data.
+
+    Returns:
+        Rows (model, split, metric, value).
+    """
     rows = []
     for split in splits:
         samples = part(split)
@@ -127,21 +165,31 @@ def _rows(
     metrics: Sequence[str],
     outputs: Tensor | None = None,
 ) -> list[dict[str, Any]]:
-    """The outputs are computed here if nobody needed them before; batch by batch where no metric needs all of them at once."""
-    asked = [client.metrics.get(one) or registry.find(one, client.task) for one in metrics]
-    exact = all(metric.statistic and metric.statistic.exact for metric in asked)
-    if outputs is None and exact:
-        found = score_batches(client.task, _batches(client, model, samples), asked)
+    """Evaluate a model; batch by batch if no metric needs all outputs at once.
+
+    Args:
+        client: The client.
+        name: The name of the model.
+        split: The name of the part of the data.
+        model: The model.
+        samples: The samples.
+        metrics: The names of the metrics.
+        outputs: The outputs of the model, if they have been computed already.
+    """
+    resolved = [
+        client.metrics.get(metric) or registry.find(metric, client.task) for metric in metrics
+    ]
+    is_exact = all(metric.statistic and metric.statistic.exact for metric in resolved)
+    if outputs is None and is_exact:
+        values = score_batches(client.task, _batches(client, model, samples), resolved)
     else:
-        outputs = client.predict(model, samples) if outputs is None else outputs
-        found = score(client.task, outputs, samples.y, asked)
+        if outputs is None:
+            outputs = client.predict(model, samples)
+        values = score(client.task, outputs, samples.y, resolved)
     return [
         {"model": name, "split": split, "metric": metric, "value": value}
-        for metric, value in found.items()
+        for metric, value in values.items()
     ]
-
-
-Rows = list[dict[str, Any]]
 
 
 def _batches(client: Client, model: Model, samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
@@ -151,70 +199,69 @@ def _batches(client: Client, model: Model, samples: Samples) -> Iterator[tuple[T
 
 
 def _evaluate_models(
-    method: Method, client: Client, asked: EvaluateModels, part: Part
+    method: Method, client: Client, request: EvaluateModels, part: Part
 ) -> tuple[Up, Rows]:
-    """Evaluate the client's models on its own data, and those that are its own on the shared test set.
+    """Evaluate the client's models on its own data, and its own models on the shared test set.
 
-    At the last evaluation the reply also says how frequent the client's most frequent class is and, if it may, holds
-    histograms of scores and the clinical measures of the scores themselves.
+    At the last evaluation the reply also holds the share of the client's most frequent class and,
+    if the client may send them, histograms of scores and clinical measures.
     """
-    models = served(method, client, asked.down)
-    common = {name for name, one in models.items() if one.same_for_all and asked.alike}
-    tested = "shared" if "shared" in asked.splits else "test"
+    models = served(method, client, request.down)
+    common = {name for name, model in models.items() if model.same_for_all and request.alike}
+    tested = "shared" if "shared" in request.splits else "test"
     rows: Rows = []
     majority: float | None = None
     counts: dict[str, Tensor] = {}
     clinical: dict[str, dict[str, float]] = {}
-    for split in asked.splits:
-        own = {
-            name: one.model
-            for name, one in models.items()
-            if split != "shared" or name not in common
-        }
+    for split in request.splits:
         samples = part(split)
-        drawn = asked.curves and split == tested and client_histograms.allowed()
-        for name, model in own.items():
-            outputs = client.predict(model, samples) if drawn else None
-            rows += _rows(client, name, split, model, samples, asked.metrics, outputs)
+        y = samples.y
+        sends_counts = request.curves and split == tested and client_histograms.allowed()
+        for name, model in models.items():
+            if split == "shared" and name in common:
+                continue
+            outputs = client.predict(model.model, samples) if sends_counts else None
+            rows += _rows(client, name, split, model.model, samples, request.metrics, outputs)
             if outputs is not None:
-                histogram = client_histograms.of(client.task, outputs, samples.y, name)
+                histogram = client_histograms.of(client.task, outputs, y, name)
                 counts |= histogram
                 if histogram:
-                    y, metrics = samples.y, asked.metrics
-                    clinical[name] = clinical_values(client.task, outputs, y, metrics)
-        if asked.ending and split == "test" and client.task.classifies:
-            majority = client_histograms.majority(samples.y)
-    told = {name: ServedModel(name in common, one.main) for name, one in models.items()}
-    return ModelsEvaluated(told, majority, counts, clinical).up(), rows
+                    clinical[name] = clinical_values(client.task, outputs, y, request.metrics)
+        if request.ending and split == "test" and client.task.classifies:
+            majority = client_histograms.majority(y)
+    statements = {name: ServedModel(name in common, model.main) for name, model in models.items()}
+    return ModelsEvaluated(statements, majority, counts, clinical).up(), rows
 
 
 def _predict_shared(
-    method: Method, client: Client, asked: PredictShared, part: Part
+    method: Method, client: Client, request: PredictShared, part: Part
 ) -> tuple[Up, Rows]:
-    model = served(method, client, asked.down)[asked.model].model
-    chosen = torch.arange(asked.start, asked.stop)
+    model = served(method, client, request.down)[request.model].model
+    chosen = torch.arange(request.start, request.stop)
     return Up(logits=client.predict(model, part("shared").some(chosen))), []
 
 
-def _send_model(method: Method, client: Client, asked: SendModel, part: Part) -> tuple[Up, Rows]:
-    return Up(model=served(method, client, asked.down)[asked.model].model), []
+def _send_model(method: Method, client: Client, request: SendModel, part: Part) -> tuple[Up, Rows]:
+    return Up(model=served(method, client, request.down)[request.model].model), []
 
 
 def _feature_distance(
-    method: Method, client: Client, asked: FeatureDistance, part: Part
+    method: Method, client: Client, request: FeatureDistance, part: Part
 ) -> tuple[Up, Rows]:
     """Return angle and Manhattan distance between the mean features under both models."""
     if not len(client.train):
         return Up(), []
-    client.inputs = method.inputs(client, asked.down)
+    client.inputs = method.inputs(client, request.down)
     local, new = (
         client.features(client.load(tree)).flatten(1).double().mean(0).numpy()
-        for tree in (asked.local, asked.new)
+        for tree in (request.local, request.new)
     )
     return Up(parameter_distances(local, new)), []
 
 
-def _check_state(method: Method, client: Client, asked: CheckState, part: Part) -> tuple[Up, Rows]:
+def _check_state(
+    method: Method, client: Client, request: CheckState, part: Part
+) -> tuple[Up, Rows]:
     return Up(), []  # its state was read before
 
 
@@ -231,7 +278,7 @@ _HANDLERS: dict[str, tuple[type[EvaluationRequest], Callable[..., tuple[Up, Rows
 
 
 def handles(step: str) -> bool:
-    """Return whether a step is an evaluation, not a method's own."""
+    """Return True if a step is an evaluation, not a step of a method."""
     return step in _HANDLERS
 
 
@@ -243,7 +290,7 @@ def evaluate(
     Args:
         step: The name of the request.
         method: The method of the run.
-        client: The client that is asked.
+        client: The client that is request.
         record: The request as it travelled.
         part: Gives a part of the client's data, or the shared test set.
 

@@ -1,4 +1,4 @@
-"""Histograms of scores and clinical measures, which clients send at the last measurement in place of scores."""
+"""Histograms of scores, which clients send at the last evaluation in place of scores."""
 
 from __future__ import annotations
 
@@ -14,34 +14,39 @@ from equipoise.metrics import score_histograms
 from equipoise.metrics.performance import softmax
 from equipoise.task import Task
 
-FEWEST = 30  # test samples below which counts would say too much of single ones, and nothing that is sure
-MOST_CLASSES = 20  # beyond which nobody looks at a curve per class
-FORBIDDEN = "EQUIPOISE_CURVES"  # a site's own word, in the environment of its process: no
+# Test samples below which counts would reveal single samples, and show nothing that is certain.
+FEWEST = 30
+MOST_CLASSES = 20  # beyond which a curve per class cannot be read
+FORBIDDEN = "EQUIPOISE_CURVES"  # set to "no" in the environment of a site's process
 
 
 def allowed() -> bool:
-    """Whether this site sends counts at all, whatever a server asks."""
+    """Return True if this site sends counts at all, whatever a server asks."""
     return os.environ.get(FORBIDDEN, "").strip().casefold() not in ("no", "0", "false")
 
 
 def of(task: Task, outputs: Tensor, y: Tensor, model: str) -> dict[str, Tensor]:
-    """The table of counts of a model, by its name; nothing for few samples, many classes, numbers to predict or a model that has diverged."""
-    if (
-        not task.classifies
-        or not 2 <= task.outputs <= MOST_CLASSES
-        or len(y) < FEWEST
-        or not bool(torch.isfinite(outputs).all())
-    ):
+    """Return the histogram of a model's scores, by its name.
+
+    There is none for few samples, many classes, regression, or a model that has diverged.
+
+    Args:
+        task: The task.
+        outputs: The outputs of the model.
+        y: The truth.
+        model: The name of the model.
+    """
+    if not task.classifies or not 2 <= task.outputs <= MOST_CLASSES:
         return {}
-    return {
-        model: torch.from_numpy(
-            score_histograms.counted(softmax(outputs.double().numpy()), y.numpy()).astype(np.int32)
-        )
-    }
+    if len(y) < FEWEST or not bool(torch.isfinite(outputs).all()):
+        return {}
+    scores = softmax(outputs.double().numpy())
+    counts = score_histograms.counted(scores, y.numpy())
+    return {model: torch.from_numpy(counts.astype(np.int32))}
 
 
 def values_fault(values: Any) -> str | None:
-    """Return what is wrong with the clinical measures that a client sent; None if nothing is."""
+    """Return the fault in clinical measures that a client sent; None if there is none."""
     if not isinstance(values, Mapping):
         return "expected clinical measures by name"
     for name, value in values.items():
@@ -53,30 +58,30 @@ def values_fault(values: Any) -> str | None:
 
 
 def majority(y: Tensor) -> float:
-    """The share of the most frequent class: what always naming it would reach; 0 without samples."""
-    return int(torch.bincount(y).max()) / len(y) if len(y) else 0.0
+    """Return the share of the most frequent class; 0 without samples."""
+    if not len(y):
+        return 0.0
+    return int(torch.bincount(y).max()) / len(y)
 
 
 def fault(table: Any, task: Task) -> str | None:
-    """What is wrong with a table that a client sent; None if it could be one."""
-    found = table.numpy() if isinstance(table, Tensor) else table
-    wrong = score_histograms.fault(found, task.outputs)
-    return (
-        f"expected {FEWEST} samples or more"
-        if wrong is None and score_histograms.total(found) < FEWEST
-        else wrong
-    )
+    """Return the fault in a histogram that a client sent; None if there is none."""
+    counts = table.numpy() if isinstance(table, Tensor) else table
+    wrong = score_histograms.fault(counts, task.outputs)
+    if wrong is None and score_histograms.total(counts) < FEWEST:
+        return f"expected {FEWEST} samples or more"
+    return wrong
 
 
 def rows(
     client: str, model: str, split: str, table: Tensor
 ) -> list[tuple[str, str, str, int, int, int, int, int, int, int]]:
-    """As the store keeps a table: one row per class and bin of scores that occurs."""
-    found = table.numpy().astype(np.int64)
-    filled = np.argwhere(found[:, :2].any(1))
+    """Return a histogram as rows of the store, one per class and bin that has samples."""
+    counts = table.numpy().astype(np.int64)
+    bins = counts.shape[-1]
     rows = []
-    for c, score in filled:
-        positives, negatives, true, false = map(int, found[c, :, score])
-        place = (client, model, split, int(c), int(score))
-        rows.append((*place, positives, negatives, true, false, found.shape[-1]))
+    for label, score in np.argwhere(counts[:, :2].any(1)):
+        positives, negatives, true, false = map(int, counts[label, :, score])
+        key = (client, model, split, int(label), int(score))
+        rows.append((*key, positives, negatives, true, false, bins))
     return rows

@@ -1,4 +1,4 @@
-"""The server's state on disk: one file for what always changes, one per client for what is kept by client."""
+"""Server's state on disk: one file for the state, and one per client for values by client."""
 
 from __future__ import annotations
 
@@ -17,15 +17,24 @@ _LOOKED_AT = 1_000  # files in which the cause of a failure is looked for
 
 
 def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[], State]:
-    """Write the state to new files and name them in the round's record; returns a function that gives the settled state once it is committed."""
-    found: dict[str, PerClient] = {}
+    """Write the server's state to new files, and name them in the round's record.
+
+    Args:
+        store: The store of the run.
+        state: The state.
+        record: The record of the round.
+
+    Returns:
+        A function that returns the state with values by client in files, once it is committed.
+    """
+    by_client: dict[str, PerClient] = {}
     state = _held(state)
-    written = State(_lifted(dict(state), "", found))
+    written = State(_lifted(dict(state), "", by_client))
     name = f"server-r{record.round}a{record.attempt}.safetensors"
     write(written, store.files / name)
     record.files.append(("server", "", name, digest(store.files / name)))
-    saved: dict[str, dict[str, Path]] = {path: paths_of(mapping) for path, mapping in found.items()}
-    for path, mapping in found.items():
+    saved = {path: paths_of(mapping) for path, mapping in by_client.items()}
+    for path, mapping in by_client.items():
         stem = hashlib.blake2b(path.encode(), digest_size=4).hexdigest()
         for client, value in mapping.changed.items():
             own = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
@@ -41,24 +50,27 @@ def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[],
 
 
 def paths_of(mapping: PerClient) -> dict[str, Path]:
-    """Client -> the file of its saved value."""
+    """Return the file of each client's saved value."""
     return dict(mapping.saved.paths) if isinstance(mapping.saved, Saved) else {}
 
 
 def _held(value: Any) -> Any:
-    """A value without trees that are read from files: those of large replies end with the round."""
+    """Return a value with its trees in memory, since files of large replies end with the round."""
     if isinstance(value, Tree):
         return value.held()
     if isinstance(value, Record):
         return type(value)({name: _held(item) for name, item in value.items()})
     if type(value) is dict:
         return {name: _held(item) for name, item in value.items()}
-    return [_held(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_held(item) for item in value]
+    return value
 
 
 def load_server(store: Store) -> State:
-    """The state of the last committed round."""
-    path, saved = store.current("server")[""].path, {}  # type: ignore[var-annotated]
+    """Return the server's state after the last committed round."""
+    path = store.current("server")[""].path
+    saved: dict[str, dict[str, Path]] = {}
     for key, file in store.current("perclient").items():
         owner, _, client = key.partition("\x1f")
         saved.setdefault(owner, {})[client] = file.path
@@ -66,7 +78,7 @@ def load_server(store: Store) -> State:
 
 
 def foreign_tensor(store: Store, initial: Callable[[str], Tree]) -> str | None:
-    """Return which saved tensor no run would write: of another kind or shape than its model's.
+    """Return a saved tensor that no run writes: of another dtype or shape than its model's.
 
     Args:
         store: The store of a run that failed after it was resumed.
@@ -106,15 +118,18 @@ def _misfit(tree: Tree, initial: Callable[[str], Tree]) -> str | None:
     return None
 
 
-def _lifted(values: Mapping[str, Any], prefix: str, found: dict[str, PerClient]) -> dict[str, Any]:
+def _lifted(
+    values: Mapping[str, Any], prefix: str, by_client: dict[str, PerClient]
+) -> dict[str, Any]:
+    """Return a state with placeholders for values by client, which are collected."""
     result = {}
     for name, value in values.items():
         path = f"{prefix}{name}"
         if isinstance(value, PerClient):
-            found[path] = value
+            by_client[path] = value
             value = {_PLACEHOLDER: path}
         elif isinstance(value, Mapping) and type(value) is dict:
-            value = _lifted(value, f"{path}/", found)
+            value = _lifted(value, f"{path}/", by_client)
         result[name] = value
     return result
 
@@ -122,6 +137,7 @@ def _lifted(values: Mapping[str, Any], prefix: str, found: dict[str, PerClient])
 def _settled(
     values: Mapping[str, Any], prefix: str, saved: Mapping[str, Mapping[str, Path]]
 ) -> dict[str, Any]:
+    """Return a state whose values by client are read from files."""
     result = {}
     for name, value in values.items():
         path = f"{prefix}{name}"

@@ -1,4 +1,4 @@
-"""Files of a run: which names they may have, that no link leads elsewhere, that they reach the disk, and that they stay as they were written."""
+"""Files of a run: their names, links that lead elsewhere, syncing to disk, and damage."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from pathlib import Path
 
 from equipoise.validation.regular_files import special_kind
 
-DATABASE, CONFIGURATION, FILES, LOCK = "run.db", "experiment.yaml", "files", "run.lock"
+DATABASE = "run.db"
+CONFIGURATION = "experiment.yaml"
+FILES = "files"
+LOCK = "run.lock"
 AT_A_TIME = 8  # files that are synced or removed together
-# Bytes of a file that is read in one piece: hashlib clears a buffer for each, which for states of very many clients costs more than reading.
+# Bytes of a file that is read in one piece. hashlib clears a buffer for each file, which for the
+# states of very many clients takes longer than reading.
 READ_WHOLE = 2**20
 
-# Every name that Equipoise gives to a file under files/: whose it is (a client by number or digest), then round, attempt and exchange.
-# Files of clients lie in sub-folders, since a run may have very many; until format 4 they lay beside the server's.
+# Every name that Equipoise gives to a file under files/: the owner (a client by number or digest),
+# then round, attempt and exchange. Files of clients lie in sub-folders, since a run may have very
+# many; until format 4 they lay next to the server's.
 _NAME = re.compile(
-    r"(?:server-r[0-9]+a[0-9]+|(?:[0-9a-f]{2}/)?(?:perclient-[0-9a-f]+-[0-9a-f]+-r[0-9]+a[0-9]+|(?:client|reply)-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+))"
+    r"(?:server-r[0-9]+a[0-9]+"
+    r"|(?:[0-9a-f]{2}/)?"
+    r"(?:perclient-[0-9a-f]+-[0-9a-f]+-r[0-9]+a[0-9]+"
+    r"|(?:client|reply)-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+))"
     r"\.safetensors"
 )
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -31,55 +39,59 @@ _SUBFOLDER = re.compile(r"[0-9a-f]{2}")
 _HALF_WRITTEN = re.compile(
     r"\.tmp[0-9A-Za-z]{6}|client-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+\.safetensors\.[0-9]+\.part"
 )
-# What a run writes into its folder by name; SQLite adds -wal, -shm and -journal to its own.
+# Names that a run writes into its folder; SQLite adds -wal, -shm and -journal to its own.
 _WRITTEN = re.compile(
     rf"{re.escape(DATABASE)}.*|{re.escape(LOCK)}|{re.escape(CONFIGURATION)}|{FILES}|tensorboard"
 )
 
 
 class RunError(RuntimeError):
-    """Something is wrong with a run on disk; says what and what to do."""
+    """A run on disk that cannot be used; the message says why and what to do."""
 
 
 def is_ours(name: object) -> bool:
-    """Whether this is the name, inside of files/, of a file that a run keeps.
+    """Return True for the name, inside of files/, of a file that a run keeps.
 
-    >>> is_ours("server-r2a0.safetensors"), is_ours("7c/client-7c01-r1a0x1.safetensors"), is_ours("../../.profile")
-    (True, True, False)
+    Example:
+        >>> is_ours("server-r2a0.safetensors"), is_ours("../../.profile")
+        (True, False)
+        >>> is_ours("7c/client-7c01-r1a0x1.safetensors")
+        True
     """
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def is_left_over(name: str) -> bool:
-    """Whether a file of this name, which no row names, is one that a killed process of ours may have left."""
+    """Return True for the name of a file that a killed process of ours may have left."""
     return is_ours(name) or _HALF_WRITTEN.fullmatch(name.rpartition("/")[2]) is not None
 
 
 def in_subfolder(owner: str, name: str) -> str:
-    """The name, inside of files/, of a file that belongs to a client: so no folder has more than a 256th of all clients' files."""
+    """Return the name, inside of files/, of a client's file, in one of 256 sub-folders."""
     return f"{owner[:2]}/{name}"
 
 
 def place(files: Path, name: str) -> Path:
-    """Where a file of this name is written; its sub-folder is there afterwards, unless files/ itself is not."""
+    """Return the path at which a file is written, after creating its sub-folder."""
     path = files / name
     if path.parent != files:
-        with suppress(OSError):  # who writes there will say why that could not be done
+        with suppress(OSError):  # writing the file raises an error with the reason
             path.parent.mkdir(exist_ok=True)
     return path
 
 
 def names_in(files: Path) -> Iterator[str]:
-    """The names, inside of it, of all that lies in a folder and in its sub-folders."""
+    """Yield the names of everything in a folder of files and in its sub-folders."""
     for path in files.iterdir():
         if _SUBFOLDER.fullmatch(path.name) and path.is_dir():
-            yield from (f"{path.name}/{inner}" for inner in os.listdir(path))
+            for name in os.listdir(path):
+                yield f"{path.name}/{name}"
         else:
             yield path.name
 
 
 def check_entries(folder: Path, writing: bool = False) -> None:
-    """Refuse a run's folder in which a name that a run opens leads to anything but a file of its own.
+    """Refuse a run's folder in which the name of a file leads elsewhere.
 
     Args:
         folder: The folder of a run, which may come from anyone.
@@ -100,7 +112,8 @@ def check_entries(folder: Path, writing: bool = False) -> None:
         _check_entry(path, writing or path.name in (f"{DATABASE}-wal", f"{DATABASE}-shm"))
     journal = folder / f"{DATABASE}-journal"
     if os.path.lexists(journal):
-        # SQLite would obey it, and delete any file that it names as the journal of several databases.
+        # SQLite would follow it, and delete any file that it names as the journal of several
+        # databases.
         raise RunError(
             f"{journal} is a rollback journal, which no run of Equipoise leaves behind; "
             "it can make SQLite delete files elsewhere, so the run is not opened: remove it"
@@ -115,15 +128,16 @@ def _check_entry(path: Path, single: bool) -> None:
         return
     if stat.S_ISLNK(found.st_mode):
         raise RunError(
-            f"{path} is a symbolic link, which Equipoise does not follow inside a run; put the file or folder itself there"
+            f"{path} is a symbolic link, which Equipoise does not follow inside a run; "
+            "put the file or folder itself there"
         )
     kind = special_kind(found)
     if kind is not None:
         raise RunError(f"{path} is {kind}, which no run has; expected a regular file: remove it")
     if single and stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
         raise RunError(
-            f"{path} is a hard link: it has {found.st_nlink} names, and writing here would change the file under the others, too; "
-            "copy the folder (`cp -r`) and use the copy"
+            f"{path} is a hard link: it has {found.st_nlink} names, and writing here would change "
+            "the file under the others, too; copy the folder (`cp -r`) and use the copy"
         )
 
 
@@ -161,17 +175,18 @@ def check_output(path: Path) -> None:
         kind = "a hard link (a file that has another name, too)"
     if kind is not None:
         raise RunError(
-            f"{path} is {kind}, which Equipoise does not write through; remove it, or choose another file with --out"
+            f"{path} is {kind}, which Equipoise does not write through; "
+            "remove it, or choose another file with --out"
         )
 
 
 def digest_of(data: bytes | memoryview) -> str:
-    """SHA-256 of a file's bytes; processors have instructions for it."""
+    """Return the SHA-256 of bytes; processors have instructions for it."""
     return hashlib.sha256(data).hexdigest()
 
 
 def digest(path: Path) -> str:
-    """As `digest_of`, of a file that may not fit into memory."""
+    """Return the SHA-256 of a file, which may not fit into memory."""
     if os.lstat(path).st_size <= READ_WHOLE:
         return digest_of(_whole(path))
     with os.fdopen(os.open(path, _READING), "rb") as file:
@@ -184,11 +199,15 @@ def _whole(path: Path) -> bytes:
 
 
 def file_flaw(path: Path, size: int, known: str) -> str | None:
-    """What is wrong with a file of so many bytes and this digest (unknown if empty); None if it is a record as it was written."""
-    from equipoise.records import (
-        check_form,
-        read,
-    )  # torch comes with it, which most who look at runs do without
+    """Return the damage to a file; None if it is a record as it was written.
+
+    Args:
+        path: The file.
+        size: Its number of bytes.
+        known: Its digest; empty if it is unknown.
+    """
+    # Imports torch, which most readers of runs do not need.
+    from equipoise.records import check_form, read
 
     try:
         found = os.lstat(path)
@@ -196,35 +215,38 @@ def file_flaw(path: Path, size: int, known: str) -> str | None:
             return "is not a file"
         if found.st_size != size:
             return "is cut off" if found.st_size < size else "is longer than it was written"
-        # read once, since there may be very many
+        # Small files are read once, since there may be very many.
         data = _whole(path) if size <= READ_WHOLE else None
         if known and (digest(path) if data is None else digest_of(data)) != known:
             return "is not as it was written"
-        # Where the bytes are those that were written, their form alone can be wrong.
+        # Bytes that are as they were written can still have a wrong form.
         if data is None or not known:
             read(path, lazy=bool(known))
         else:
             check_form(data)
     except FileNotFoundError:
         return "is missing"
-    except Exception as error:  # whatever a stranger's bytes may lead to
-        return f"cannot be read ({str(error).splitlines()[0][:200] if str(error) else type(error).__name__})"
+    except Exception as error:  # a stranger's bytes may lead to any error
+        lines = str(error).splitlines()
+        reason = lines[0][:200] if lines else type(error).__name__
+        return f"cannot be read ({reason})"
     return None
 
 
 def sync(paths: Iterable[Path]) -> None:
-    """Have the contents of these files, and the names in these folders, on the disk."""
-    # elsewhere a folder cannot be opened
-    _at_once(_sync, [path for path in paths if os.name == "posix" or not path.is_dir()])
+    """Make sure that the contents of files, and the names in folders, are on the disk."""
+    if os.name != "posix":  # where a folder cannot be opened
+        paths = [path for path in paths if not path.is_dir()]
+    _at_once(_sync, list(paths))
 
 
 def unlink(paths: Iterable[Path]) -> None:
-    """Remove these files as far as it can be done."""
+    """Remove files; those that cannot be removed stay."""
     _at_once(_unlink, list(paths))
 
 
 def _at_once(function: Callable[[Path], None], paths: Sequence[Path]) -> None:
-    """Several files at a time: each call waits for the disk, which does many about as fast as one."""
+    """Call a function for several paths at a time, since a disk handles many as fast as one."""
     if paths:
         with ThreadPoolExecutor(min(AT_A_TIME, len(paths))) as threads:
             list(threads.map(function, paths))

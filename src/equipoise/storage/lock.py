@@ -1,4 +1,4 @@
-"""The lock of a run: whoever writes holds it, readers need none."""
+"""Lock of a run: a writer holds it, readers need none."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from equipoise.storage.files import LOCK, RunError
 if sys.platform != "win32":
     import fcntl
 
-PATIENCE = 0.5  # seconds: who only asks whether the lock is held has it for a moment
+PATIENCE = 0.5  # seconds, since `is_held` in another process has the lock for a moment
 
 
 def acquire(folder: Path) -> FileLock:
-    """The lock of this run, held; refused if another process holds it."""
+    """Acquire the lock of a run.
+
+    Raises:
+        RunError: If another process holds it, or the folder cannot be written.
+    """
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=PATIENCE, poll_interval=0.02)
@@ -27,13 +31,14 @@ def acquire(folder: Path) -> FileLock:
         ) from None
     except OSError as error:
         raise RunError(
-            f"cannot lock {folder}: {error.strerror or error}; it must be writable to go on with the run"
+            f"cannot lock {folder}: {error.strerror or error}; "
+            "it must be writable to continue the run"
         ) from error
     return lock
 
 
 def is_held(folder: Path) -> bool:
-    """Whether some process holds the run's lock; asked without writing anything, so that whoever looks does not disturb who runs."""
+    """Return True if a process holds the lock of a run; nothing is written to find out."""
     if not (folder / LOCK).exists():
         return False
     if sys.platform == "win32":  # where a lock can only be tried
@@ -43,7 +48,7 @@ def is_held(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        # shared: those who look do not see each other; let go when it is closed
+        # A shared lock, so that readers do not see each other; closing the file releases it.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True

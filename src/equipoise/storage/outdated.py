@@ -1,4 +1,4 @@
-"""Runs that an older version began and whose numbers a later correction changes."""
+"""Runs of older versions whose numbers a later correction changes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,18 @@ _WITHOUT_CONVOLUTIONS = ("mlp", "linear")
 def outdated(
     config: Mapping[str, Any], version: str, task: Mapping[str, Any], clients: Sequence[str] = ()
 ) -> str | None:
-    """Return why this run is not what this version would compute; None if it is.
+    """Return why this version would compute a run differently; None if it would not.
 
-    Before 0.2.0 an optimiser's memory came back to a convolution's weights in the wrong order, and FedeKD kept it whatever `keep_optimiser` said.
-    Until targets were standardised, a task of regression had no centre and scale. Clients of the
-    partition `domains` had numbers as names, which random streams follow.
+    Before 0.2.0 an optimiser's memory came back to a convolution's weights in the wrong order, and
+    FedeKD kept it whatever `keep_optimiser` said. Until targets were standardised, a task of
+    regression had no centre and scale. Clients of the partition `domains` had numbers as names,
+    which random streams follow.
+
+    Args:
+        config: The configuration of the run.
+        version: The version that began it.
+        task: Its task.
+        clients: The names of its clients.
     """
     partition = str(config.get("data", {}).get("partition", ""))
     if partition.partition(":")[0] == "domains" and "0" in clients:
@@ -30,25 +37,29 @@ def outdated(
         return (
             f"begun by a version ({version}) that did not standardise the number that is predicted"
         )
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found is not None and (int(found[1]), int(found[2])) >= (0, 2):
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is not None and (int(match[1]), int(match[2])) >= (0, 2):
         return None
-    training, method = config["training"], config["method"]
+    training = config["training"]
+    method = config["method"]
     if training.get("optimiser", "sgd") == "sgd" and not training.get("momentum"):
         return None  # nothing to remember
     if method["name"] == "fedekd":
-        return f"begun by version {version}, whose FedeKD kept the optimiser's memory in every run and gave it to wrong weights of convolutions"
-    kept = method["name"] == "standalone" and training.get("keep_optimiser")
-    if (
-        kept
-        and len(task["shape"]) == 3
-        and any(name not in _WITHOUT_CONVOLUTIONS for name in _architectures(config, method))
-    ):
-        return f"begun by version {version}, whose Standalone with keep_optimiser gave the optimiser's memory to wrong weights of convolutions"
+        return (
+            f"begun by version {version}, whose FedeKD kept the optimiser's memory in every run "
+            "and gave it to wrong weights of convolutions"
+        )
+    keeps_memory = method["name"] == "standalone" and training.get("keep_optimiser")
+    has_images = len(task["shape"]) == 3
+    if keeps_memory and has_images and _has_convolutions(config, method):
+        return (
+            f"begun by version {version}, whose Standalone with keep_optimiser gave the "
+            "optimiser's memory to wrong weights of convolutions"
+        )
     return None
 
 
-DEFAULTS = 1  # written into every run: which defaults of methods it was begun with
+DEFAULTS = 1  # number of the methods' defaults, written into every run
 
 
 def with_its_defaults(config: FromFile, defaults: int | None) -> FromFile:
@@ -63,10 +74,12 @@ def with_its_defaults(config: FromFile, defaults: int | None) -> FromFile:
     return config.changed({**config, "method": {**method, "rep": "literal"}})
 
 
-def _architectures(config: Mapping[str, Any], method: Mapping[str, Any]) -> list[str]:
-    """The names of the networks that a Standalone run trains, those of single clients included."""
-    spec = (config.get("models") or {"model": config.get("model")}).get(
-        method.get("model", "model")
-    )
-    specs = [spec, *(spec.get("clients") or {}).values()] if isinstance(spec, dict) else [spec]
-    return [str(one.get("name") if isinstance(one, dict) else one) for one in specs]
+def _has_convolutions(config: Mapping[str, Any], method: Mapping[str, Any]) -> bool:
+    """Return True if a Standalone run may train convolutions, also for single clients."""
+    models = config.get("models") or {"model": config.get("model")}
+    spec = models.get(method.get("model", "model"))
+    specs = [spec]
+    if isinstance(spec, dict):
+        specs += (spec.get("clients") or {}).values()
+    names = [spec.get("name") if isinstance(spec, dict) else spec for spec in specs]
+    return any(str(name) not in _WITHOUT_CONVOLUTIONS for name in names)

@@ -1,26 +1,43 @@
-"""Which versions of a run's files are still needed."""
+"""Versions of a run's files that are still needed."""
 
 from __future__ import annotations
 
 import sqlite3
 
-_OLD = """from files as f where round < ? and exists
-          (select 1 from files as g where g.kind = f.kind and g.key = f.key and g.round > f.round and g.round <= ?)"""
+_OLD = """
+    from files as f
+    where round < ? and exists (
+        select 1 from files as g
+        where g.kind = f.kind and g.key = f.key and g.round > f.round and g.round <= ?
+    )
+"""
 
 
 class Versions:
-    """A round finds of each file the newest version at or before it; what no kept round would find goes."""
+    """The versions of files that checkpoints need.
+
+    A checkpoint needs the newest version of each file at or before its round.
+
+    Attributes:
+        written: Kind and key of the files that this process committed, by round.
+    """
 
     def __init__(self) -> None:
-        self.written: dict[
-            int, list[tuple[str, str]]
-        ] = {}  # round -> kind and key of every file that this process committed in it
+        self.written: dict[int, list[tuple[str, str]]] = {}
 
     def supersede(self, db: sqlite3.Connection, oldest: int) -> list[str]:
-        """Forget the versions that no round from the oldest kept one on would find, and name their files.
+        """Delete the rows of versions that no checkpoint needs any more.
 
-        What this process wrote in that round takes the place of earlier versions of the same: so a commit looks at as much as a round
-        writes, however many clients the run has. All versions are looked at only where another process wrote that round.
+        Files that this process wrote in the oldest round replace earlier versions, so a commit
+        handles as many rows as a round writes, however many clients the run has. Only if another
+        process wrote that round, all versions are compared.
+
+        Args:
+            db: The database, within a transaction.
+            oldest: The oldest round whose checkpoint is kept.
+
+        Returns:
+            The names of the files.
         """
         if oldest not in self.written:
             gone = [row[0] for row in db.execute(f"select name {_OLD}", (oldest, oldest))]

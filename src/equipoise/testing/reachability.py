@@ -127,7 +127,8 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     for name in ("__self__", "func", "args", "keywords"):
         if hasattr(value, name):
             yield name, getattr(value, name)
-    for name in _class_attributes(type(value)):
+    kind: type = type(value)
+    for name in _class_attributes(kind):
         with suppress(Exception):  # A property without a value raises.
             yield name, getattr(value, name)
     if isinstance(value, Method):

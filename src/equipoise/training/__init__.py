@@ -1,4 +1,4 @@
-"""How a client trains: its settings, the one step of every optimiser, and the workbench that lends networks to a step."""
+"""Training at a client: settings, optimiser steps, and the workbench that lends networks."""
 
 from equipoise.training.settings import Training
 from equipoise.training.steps import GradientHook, Stepper, backward, minimise

@@ -1,7 +1,7 @@
-"""The workbench: what one process needs to do the work of any client, one after another.
+"""Workbench: the networks with which one process executes clients, one after another.
 
-A simulation of ten thousand clients needs the network of one: modules are built once per process, lent to a step, and taken back when it
-ends. What lasts between steps are trees.
+A simulation of ten thousand clients needs the network of one. Modules are built once per process,
+lent to a step, and taken back when it ends. Between steps only trees are kept.
 """
 
 from __future__ import annotations
@@ -31,64 +31,72 @@ Factory = Callable[[], nn.Module]
 
 @dataclass
 class Workbench:
-    """Everything a step needs besides its request: task, data, architectures, training settings, seed."""
+    """Networks, data and settings that a step needs besides its request.
+
+    Attributes:
+        task: The task.
+        architectures: Functions that build networks, by model.
+        training: The settings of training.
+        seed: The seed of the experiment.
+        federation: The data, on a client runtime only.
+        device: The device of networks.
+        overrides: Other architectures by model and client.
+        augment: The augmentations of training images.
+        metrics: The metrics of the experiment.
+    """
 
     task: Task
     architectures: Mapping[str, Factory]
     training: Training
     seed: int
-    federation: Federation | None = None  # on a client runtime only
+    federation: Federation | None = None
     device: str = "cpu"
-    # model name -> client id -> another architecture
     overrides: Mapping[str, Mapping[str, Factory]] = field(default_factory=dict)
-    augment: tuple[str, ...] = ()  # of training images
-    metrics: Mapping[str, Metric] = field(default_factory=dict)  # what the experiment measures
+    augment: tuple[str, ...] = ()
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     _free: dict[str, list[Model]] = field(default_factory=dict)
     _lent: list[Model] = field(default_factory=list)
     _initial: dict[str, Tree] = field(default_factory=dict)
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """Client id -> its position in the federation."""
-        return (
-            {}
-            if self.federation is None
-            else {client: position for position, client in enumerate(self.federation.ids)}
-        )
+        """The position of each client in the federation."""
+        if self.federation is None:
+            return {}
+        return {client: position for position, client in enumerate(self.federation.ids)}
 
     def part(self, client: str, name: str) -> Samples:
-        """A part of a client's data (train, validation, test), or the test set that all share."""
+        """Return a part of a client's data (train, validation, test), or the shared test set."""
         assert self.federation is not None
-        part = (
-            self.federation.shared_test
-            if name == "shared"
-            else getattr(self.federation, name)[self.position[client]]
-        )
-        return Samples.of(self.federation, part)
+        if name == "shared":
+            return Samples.of(self.federation, self.federation.shared_test)
+        parts = getattr(self.federation, name)
+        return Samples.of(self.federation, parts[self.position[client]])
 
     def without_data(self) -> Workbench:
-        """The same bench, as far as a method may reach: networks and settings, and no way to the data."""
+        """Return the workbench for a method, from which nothing leads to the data."""
         return replace(self, federation=None)
 
     def key(self, model: str, client: str | None) -> str:
-        """The name of a model's architecture at a client: its own where it has one."""
+        """Return the name of a model's architecture at a client, its own if it has one."""
         if client is not None and client in self.overrides.get(model, {}):
             return f"{model}@{client}"
         return model
 
     def _factory(self, key: str) -> Factory:
         model, _, client = key.partition("@")
-        found = (
-            self.overrides.get(model, {}).get(client) if client else self.architectures.get(model)
-        )
-        if found is None:
+        factories = self.overrides.get(model, {}) if client else self.architectures
+        factory = factories.get(client or model)
+        if factory is None:
             raise KeyError(
-                f"no model {key!r}: this experiment has {sorted(self.architectures)}; name it under `models` in the experiment"
+                f"no model {key!r}: this experiment has {sorted(self.architectures)}; "
+                "name it under `models` in the experiment"
             )
-        return found
+        return factory
 
     def _build(self, key: str) -> Model:
-        # One stream for all names: models of one architecture start alike, so a private model and the model of another method compare.
+        # One stream for all names: models of one architecture start alike, so that a private model
+        # and the model of another method can be compared.
         with default_generator(self.seed, "initial model"):
             net = self._factory(key)()
         net = net.to(self.device)
@@ -97,7 +105,7 @@ class Workbench:
         model = Model(net, key)
         self._initial.setdefault(key, model.tree())
         model.takes_single = self._takes_single(net)
-        # the trial of a single sample may have moved running statistics
+        # The trial of a single sample may have changed running statistics.
         return model.put(self._initial[key])
 
     def _takes_single(self, net: nn.Module) -> bool:
@@ -114,21 +122,21 @@ class Workbench:
         return True
 
     def take(self, key: str, tree: Tree | None = None) -> Model:
-        """A module lent until the step ends, with the tree's parameters or the initial ones."""
+        """Lend a module until the step ends, with a tree's parameters or the initial ones."""
         free = self._free.setdefault(key, [])
         model = free.pop() if free else self._build(key)
         self._lent.append(model)
         return model.put(tree if tree is not None else self._initial[key])
 
     def initial(self, key: str) -> Tree:
-        """The parameters before round 1: the same for all clients and methods of a seed."""
+        """Return the parameters before round 1, equal for all clients and methods of a seed."""
         if key not in self._initial:
             self._free.setdefault(key, []).append(self._build(key))
         return self._initial[key]
 
     @contextmanager
     def lending(self) -> Iterator[None]:
-        """Modules taken inside come back at the end."""
+        """Take back the modules that were lent within this context."""
         before = len(self._lent)
         try:
             yield
@@ -150,7 +158,14 @@ class Workbench:
         transform: Callable[[Tensor], Tensor] | None = None,
         features: bool = False,
     ) -> Tensor:
-        """Logits (or features) of all samples, in evaluation mode and in order."""
+        """Return the logits or features of all samples, in evaluation mode and in order.
+
+        Args:
+            model: The model.
+            samples: The samples.
+            transform: Changes inputs.
+            features: True for features in place of logits.
+        """
         model.net.eval()
         parts: list[Tensor] = []
         with torch.no_grad():
@@ -166,12 +181,21 @@ class Workbench:
 
 
 def prefers_channels_last(net: nn.Module, task: Task) -> bool:
-    """Whether convolutions run in the channels-last layout: a rule over model and data only, since the layout changes bits."""
+    """Return True if convolutions run in the channels-last layout.
+
+    The layout changes bits, so the rule depends on model and data only.
+    """
     return len(task.shape) == 3 and any(isinstance(module, nn.Conv2d) for module in net.modules())
 
 
 def factories(specs: Mapping[str, Any], task: Task, imports: Imports = OWN) -> dict[str, Factory]:
-    """Specifications (a registered name, options, or a module of the user's) as functions that build a network."""
+    """Return functions that build networks.
+
+    Args:
+        specs: By model a registered name, a mapping with options, or a torch module.
+        task: The task.
+        imports: The packages from which code may be imported.
+    """
 
     def factory(spec: Any) -> Factory:
         if isinstance(spec, nn.Module):
@@ -185,7 +209,7 @@ def factories(specs: Mapping[str, Any], task: Task, imports: Imports = OWN) -> d
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """All computation on one torch thread, as promised; the caller's setting comes back."""
+    """Compute on one torch thread; the setting is restored on exit."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

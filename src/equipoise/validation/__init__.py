@@ -1,1 +1,1 @@
-"""Whatever comes from outside, checked at the edge: names, YAML, code that a configuration names, arrays; and texts made safe to show."""
+"""Validation of what comes from outside: names, YAML, code that a file names, arrays, texts."""

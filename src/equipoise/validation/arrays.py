@@ -1,4 +1,4 @@
-"""Arrays, lists or tensors in, checked; the same kind out where it matters: what the pure functions share."""
+"""Conversion of arrays, lists and tensors, shared by the pure functions."""
 
 from __future__ import annotations
 
@@ -14,53 +14,62 @@ Numbers = ArrayLike | torch.Tensor
 
 
 def float64(values: Numbers) -> Array:
-    """The values as a float64 array.
+    """Return values as a float64 array.
 
-    >>> float64(torch.tensor([1, 2]))
-    array([1., 2.])
+    Example:
+        >>> float64(torch.tensor([1, 2]))
+        array([1., 2.])
     """
-    return np.asarray(
-        values.detach().cpu().double().numpy() if isinstance(values, torch.Tensor) else values,
-        dtype=np.float64,
-    )
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().double().numpy()
+    return np.asarray(values, dtype=np.float64)
 
 
 def tensor(values: Numbers) -> torch.Tensor:
-    """The values as a tensor; a tensor stays itself, with its graph.
+    """Return values as a tensor; a tensor stays itself, with its graph.
 
-    >>> tensor([0.5]).dtype
-    torch.float64
+    Example:
+        >>> tensor([0.5]).dtype
+        torch.float64
     """
     return values if isinstance(values, torch.Tensor) else torch.from_numpy(np.asarray(values))
 
 
-def like(result: NDArray[Any] | torch.Tensor, given: Values) -> Values:
-    """The result in the kind of what was given: a tensor for a tensor, an array for anything else.
+def like(result: NDArray[Any] | torch.Tensor, example: Values) -> Values:
+    """Return a result as a tensor if an example is one, else as an array.
 
-    >>> like(torch.ones(2), np.zeros(3))
-    array([1., 1.], dtype=float32)
+    Example:
+        >>> like(torch.ones(2), np.zeros(3))
+        array([1., 1.], dtype=float32)
     """
-    if isinstance(given, torch.Tensor):
-        return (
-            result
-            if isinstance(result, torch.Tensor)
-            else torch.from_numpy(result).to(given.device)
-        )
+    if isinstance(example, torch.Tensor):
+        if isinstance(result, torch.Tensor):
+            return result
+        return torch.from_numpy(result).to(example.device)
     return result.detach().cpu().numpy() if isinstance(result, torch.Tensor) else result
 
 
 def vector(values: Numbers, name: str = "values") -> Array:
-    """One number per client (or round, or seed); a column of shape (N, 1) counts as such.
+    """Return values as a vector; a column of shape (N, 1) counts as one.
 
-    >>> vector([[1], [2]]).tolist()
-    [1.0, 2.0]
+    Args:
+        values: One number per client, round or seed.
+        name: Their name, for the message.
+
+    Raises:
+        ValueError: If they have another shape.
+
+    Example:
+        >>> vector([[1], [2]]).tolist()
+        [1.0, 2.0]
     """
     result = float64(values)
     if result.ndim == 2 and result.shape[1] == 1:
         result = result[:, 0]
     if result.ndim != 1:
         raise ValueError(
-            f"{name}: expected one number per entry (shape (N,)), got shape {result.shape}; pass a flat vector"
+            f"{name}: expected one number per entry (shape (N,)), got shape {result.shape}; "
+            "pass a flat vector"
         )
     return result
 
@@ -68,25 +77,35 @@ def vector(values: Numbers, name: str = "values") -> Array:
 def vectors(
     first: Numbers, second: Numbers, names: tuple[str, str] = ("alone", "together")
 ) -> tuple[Array, Array]:
-    """Two vectors whose entries belong together."""
-    a, b = vector(first, names[0]), vector(second, names[1])
+    """Return two vectors of equal length.
+
+    Raises:
+        ValueError: If their lengths differ.
+    """
+    a = vector(first, names[0])
+    b = vector(second, names[1])
     if len(a) != len(b):
         raise ValueError(
-            f"expected {names[0]} and {names[1]} of equal length, got {len(a)} and {len(b)}; list the same entries in the same order"
+            f"expected {names[0]} and {names[1]} of equal length, got {len(a)} and {len(b)}; "
+            "list the same entries in the same order"
         )
     return a, b
 
 
 def is_constant(values: Array) -> bool:
-    """Equal up to rounding: the mean of equal numbers is not always that number, so a variance would be noise, not zero."""
+    """Return True if values are equal up to rounding.
+
+    The mean of equal numbers is not always that number, so their variance is noise, not zero.
+    """
     return bool(np.ptp(values) <= 1e-12 * np.max(np.abs(values)))
 
 
 def ranks(values: Numbers) -> Array:
-    """Ranks from 1 for the smallest; equal values share the mean of their ranks.
+    """Return ranks from 1 for the smallest; equal values share the mean of their ranks.
 
-    >>> ranks([10, 30, 10, 20]).tolist()
-    [1.5, 4.0, 1.5, 3.0]
+    Example:
+        >>> ranks([10, 30, 10, 20]).tolist()
+        [1.5, 4.0, 1.5, 3.0]
     """
     _, position, count = np.unique(vector(values), return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(count) - (count - 1) / 2)[position], dtype=np.float64)

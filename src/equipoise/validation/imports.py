@@ -1,8 +1,9 @@
-"""Code that a configuration names as "package.module:attribute", and who may name it.
+"""Import of code that a configuration names as "package.module:attribute".
 
-What a user types on the command line or gives in Python is the user's own. What a file names (an experiment, the folder of a run) is imported
-only from packages that the user allowed, or that announce an entry point of one of the GROUPS.
-The permission never comes from a file; it travels with the job to our own processes.
+Code named on the command line or in Python is trusted. Code named in a file (an experiment, the
+folder of a run) is imported only from packages that the user allows, or that announce an entry
+point of one of the GROUPS. The permission never comes from a file; it travels with the job to our
+own processes.
 """
 
 from __future__ import annotations
@@ -38,12 +39,21 @@ class NotAllowed(ValueError):
 
 
 class FromFile(dict[str, Any]):
-    """A configuration that a file holds; `typed` are names that the user put into it."""
+    """A configuration from a file.
+
+    Attributes:
+        typed: The names of code in it that the user gave on the command line.
+    """
 
     typed: frozenset[str] = frozenset()
 
     def changed(self, values: Mapping[str, Any], typed: Iterable[Any] = ()) -> FromFile:
-        """The same file with other values, and with names that the user gave."""
+        """Return the configuration with other values.
+
+        Args:
+            values: All values.
+            typed: Those that the user gave.
+        """
         result = FromFile(values)
         result.typed = self.typed | named(list(typed))
         return result
@@ -54,15 +64,15 @@ yaml.SafeDumper.add_representer(FromFile, yaml.SafeDumper.represent_dict)
 
 @dataclass(frozen=True)
 class Imports:
-    """What may be imported: everything, or these packages and these exact names."""
+    """Permission to import code: everything, or some packages and some exact names."""
 
     packages: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
     everything: bool = False
 
-    def with_names(self, *given: Any) -> Imports:
-        """With the names in something that the user gave."""
-        return replace(self, names=self.names | named(given))
+    def with_names(self, *values: Any) -> Imports:
+        """Return a permission with the names in values that the user gave."""
+        return replace(self, names=self.names | named(values))
 
     def __or__(self, other: Imports) -> Imports:
         return Imports(
@@ -72,17 +82,28 @@ class Imports:
         )
 
     def check(self, name: str, what: str) -> None:
-        """Refuse a name that may not be imported; nothing is imported here."""
+        """Check that a name may be imported; nothing is imported here.
+
+        Args:
+            name: "package.module:attribute".
+            what: The kind of thing, for messages.
+
+        Raises:
+            UnknownName: If it cannot be the name of code.
+            NotAllowed: If a file named it, and its package was not allowed.
+        """
         module, _, attribute = name.partition(":")
         if not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
             raise UnknownName(
-                f"unknown {what} {quoted(name)}: expected a name of ours, or package.module:name for one of yours"
+                f"unknown {what} {quoted(name)}: expected a name of ours, "
+                "or package.module:name for one of yours"
             )
         if not self._is_own(name) and not self._allows(module):
             package = module.partition(".")[0]
             raise NotAllowed(
-                f"{quoted(name)} is named by a file, and code that a file names runs only if you allow its package; "
-                f"if you trust it, add --allow-import {package} (in Python allow_imports=[{package!r}])"
+                f"{quoted(name)} is named by a file, and code that a file names runs only if you "
+                f"allow its package; if you trust it, add --allow-import {package} "
+                f"(in Python allow_imports=[{package!r}])"
             )
 
     def load(
@@ -114,20 +135,18 @@ class Imports:
             raise UnknownName(
                 f"{what} {name!r} is {quoted(found)}; expected {_expected(base, makes, instance)}"
             )
-        # A class or an object is of the expected kind, whoever wrote it; a function could be anything that the module once imported.
-        if (
-            inspect.isroutine(found)
-            and not self._is_own(name)
-            and not self._allows(str(getattr(found, "__module__", "")))
-        ):
+        # A class or an object has the expected type, whoever wrote it. A function could be
+        # anything that the module has imported.
+        module = getattr(found, "__module__", None)
+        if inspect.isroutine(found) and not self._is_own(name) and not self._allows(str(module)):
             raise NotAllowed(
-                f"{what} {name!r} is a function of {getattr(found, '__module__', None)!r}, which was not allowed; "
+                f"{what} {name!r} is a function of {module!r}, which was not allowed; "
                 "a file may only name functions that are defined in an allowed package"
             )
         return found
 
     def plain(self) -> dict[str, Any]:
-        """For the job of a process of ours."""
+        """Return the permission as plain data, for the job of another process."""
         return {
             "packages": sorted(self.packages),
             "names": sorted(self.names),
@@ -135,12 +154,12 @@ class Imports:
         }
 
     @classmethod
-    def of_job(cls, given: Mapping[str, Any]) -> Imports:
-        """What a job does not say is not allowed."""
+    def of_job(cls, allowed: Mapping[str, Any]) -> Imports:
+        """Return the permission in a job; what it does not name is not allowed."""
         return cls(
-            frozenset(given.get("packages", ())),
-            frozenset(given.get("names", ())),
-            given.get("everything") is True,
+            frozenset(allowed.get("packages", ())),
+            frozenset(allowed.get("names", ())),
+            allowed.get("everything") is True,
         )
 
     def _is_own(self, name: str) -> bool:
@@ -152,69 +171,89 @@ class Imports:
 
 
 OWN = Imports(everything=True)
-# What the experiment that is being made may import. Not a field of it: no key of a file may reach it.
+# The permission of the experiment that is being checked. It is no field of the experiment, since
+# no key of a file may set it.
 permission: ContextVar[Imports] = ContextVar("permission", default=OWN)
 
 
 def permitted(config: object, allow_imports: Iterable[str] = ()) -> Imports:
-    """What a configuration may import: all that the user names in Python, and of what a file names that which is allowed."""
+    """Return the permission of a configuration.
+
+    Args:
+        config: The configuration: one made in Python may import everything, one from a file what
+            is allowed.
+        allow_imports: The packages that are allowed.
+
+    Raises:
+        ValueError: If one of them is no name of a package.
+    """
     packages = frozenset([allow_imports] if isinstance(allow_imports, str) else allow_imports)
     for package in packages:
         if not str(package).isidentifier():
             raise ValueError(
-                f"allow_imports: expected the name of a package such as my_models, got {quoted(package)}"
+                "allow_imports: expected the name of a package such as my_models, "
+                f"got {quoted(package)}"
             )
     return Imports(packages, config.typed) if isinstance(config, FromFile) else OWN
 
 
 def announced(group: str) -> dict[str, list[EntryPoint]]:
-    """Return the entry points of a group by name; a name has several where several packages announce it."""
-    found: dict[str, list[EntryPoint]] = {}
+    """Return the entry points of a group by name; several packages may announce the same name."""
+    by_name: dict[str, list[EntryPoint]] = {}
     for point in _points(group, tuple(sys.path)):
-        found.setdefault(point.name, []).append(point)
-    return found
+        by_name.setdefault(point.name, []).append(point)
+    return by_name
 
 
 @lru_cache(maxsize=64)
 def _points(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Read every installed package's announcements; once per Python path, because it takes milliseconds."""
+    """Read the entry points of all packages; once per Python path, as it takes milliseconds."""
     return tuple(entry_points(group=group))
 
 
 def provided() -> set[str]:
-    """The packages that say in their entry points that they hold something for Equipoise."""
-    return {
-        point.module.partition(".")[0]
-        for group in GROUPS
-        for points in announced(group).values()
-        for point in points
-    }
+    """Return the packages whose entry points add something to Equipoise."""
+    packages = set()
+    for group in GROUPS:
+        for points in announced(group).values():
+            packages |= {point.module.partition(".")[0] for point in points}
+    return packages
 
 
-def named(given: Any) -> frozenset[str]:
-    """All words with a colon in nested plain data: those among them that are names of code were given by whoever gave the data.
+def named(value: Any) -> frozenset[str]:
+    """Return all texts with a colon in nested plain data, among them all names of code.
 
-    >>> sorted(named({"model": {"name": "mine:net"}, "methods": ["fedavg", "other:Method"]}))
-    ['mine:net', 'other:Method']
+    Example:
+        >>> sorted(named({"model": {"name": "mine:net"}, "methods": ["fedavg", "other:Method"]}))
+        ['mine:net', 'other:Method']
     """
-    if isinstance(given, str):
+    if isinstance(value, str):
+        if ":" not in value:
+            return frozenset()
         # A partition has its parameters behind a second colon.
-        return frozenset([given, ":".join(given.split(":")[:2])] if ":" in given else [])
-    if isinstance(given, Mapping):
-        given = given.values()
-    if not isinstance(given, Iterable) or isinstance(given, bytes):
+        return frozenset([value, ":".join(value.split(":")[:2])])
+    if isinstance(value, Mapping):
+        value = value.values()
+    if not isinstance(value, Iterable) or isinstance(value, bytes):
         return frozenset()
-    return frozenset().union(*map(named, given))
+    return frozenset().union(*map(named, value))
 
 
 def _imported(name: str, what: str, fits: Callable[[Any], bool]) -> Any:
-    """The attribute of a module, which is imported here; `fits` tells which names to offer instead of an unknown one."""
+    """Import a module and return its attribute.
+
+    Args:
+        name: "package.module:attribute".
+        what: The kind of thing, for messages.
+        fits: Returns True for things that are offered in place of an unknown name.
+    """
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise UnknownName(
-            f"unknown {what} {name!r}: cannot import {module_name!r} ({error}); is it installed, or on the Python path?"
+            f"unknown {what} {name!r}: cannot import {module_name!r} ({error}); "
+            "is it installed, or on the Python path?"
         ) from error
     found: Any = module
     for part in attribute.split("."):
@@ -224,7 +263,8 @@ def _imported(name: str, what: str, fits: Callable[[Any], bool]) -> Any:
         found = getattr(found, part)
         if isinstance(found, ModuleType):
             raise UnknownName(
-                f"{what} {name!r} leads through the module {found.__name__!r}; name that module before the colon"
+                f"{what} {name!r} leads through the module {found.__name__!r}; "
+                "name that module before the colon"
             )
     return found
 

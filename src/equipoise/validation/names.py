@@ -1,4 +1,4 @@
-"""Names: which are fit for clients and labels, how they are quoted, and helpful refusals of unknown ones."""
+"""Names of clients and labels, values in messages, and errors for unknown names."""
 
 from __future__ import annotations
 
@@ -10,32 +10,44 @@ SHOWN = 60  # known names that an error lists
 
 
 class UnknownName(ValueError):
-    """A name that nothing here has, with the nearest one that something has."""
+    """An unknown name; the message offers the nearest known one."""
 
 
 def checked_name(name: str, what: str) -> str:
-    """The name of a client or a label, if it can stand in a table, a figure and a file's name.
+    """Check that a name can stand in a table, a figure and the name of a file.
 
-    >>> checked_name("north/1", "client id")
-    Traceback (most recent call last):
-    ValueError: client id 'north/1': expected 1 to 64 printable characters without / and outer spaces; rename it
+    Args:
+        name: The name of a client or a label.
+        what: The kind of name, for the message.
+
+    Returns:
+        The name.
+
+    Raises:
+        ValueError: If it has other characters, or too many.
+
+    Example:
+        >>> checked_name("north/1", "client id")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: client id 'north/1': expected 1 to 64 printable characters without / ...
     """
-    if (
-        not isinstance(name, str)
-        or not 0 < len(name) <= LONGEST
-        or not name.isprintable()
-        or "/" in name
-        or name != name.strip()
-    ):
-        reason = " (it is not UTF-8)" if isinstance(name, str) and not is_unicode(name) else ""
-        raise ValueError(
-            f"{what} {quoted(name)}: expected 1 to {LONGEST} printable characters without / and outer spaces{reason}; rename it"
-        )
-    return name
+    is_text = isinstance(name, str)
+    if is_text and _is_plain(name):
+        return name
+    reason = " (it is not UTF-8)" if is_text and not is_unicode(name) else ""
+    raise ValueError(
+        f"{what} {quoted(name)}: expected 1 to {LONGEST} printable characters without / "
+        f"and outer spaces{reason}; rename it"
+    )
+
+
+def _is_plain(name: str) -> bool:
+    has_length = 0 < len(name) <= LONGEST
+    return has_length and name.isprintable() and "/" not in name and name == name.strip()
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8; the name of a file may hold bytes that are none."""
+    """Return True if a text can be written as UTF-8; the name of a file may hold other bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -44,11 +56,16 @@ def is_unicode(text: str) -> bool:
 
 
 def quoted(value: object, most: int = 120) -> str:
-    """A value for an error message: on one line, without control characters, not too long, and of an array its shape alone.
+    """Return a value for an error message, on one line and without control characters.
 
-    >>> import numpy
-    >>> quoted({"data": numpy.zeros((2, 3)), "rounds": 5})
-    "{'data': <ndarray of shape (2, 3)>, 'rounds': 5}"
+    Args:
+        value: The value; of an array only the shape is shown.
+        most: The number of characters beyond which it is shortened.
+
+    Example:
+        >>> import numpy
+        >>> quoted({"data": numpy.zeros((2, 3)), "rounds": 5})
+        "{'data': <ndarray of shape (2, 3)>, 'rounds': 5}"
     """
     try:
         text = repr(_without_contents(value))
@@ -59,10 +76,12 @@ def quoted(value: object, most: int = 120) -> str:
 
 
 class _Shape:
-    """Stands for an array: what it holds may be somebody's secret."""
+    """Stands for an array in a message, since its content may be secret."""
 
     def __init__(self, value: object, shape: object) -> None:
-        self.text = f"<{type(value).__name__} of shape {tuple(shape) if isinstance(shape, tuple) else shape}>"
+        if isinstance(shape, tuple):
+            shape = tuple(shape)  # torch's own class is written otherwise
+        self.text = f"<{type(value).__name__} of shape {shape}>"
 
     def __repr__(self) -> str:
         return self.text
@@ -75,33 +94,42 @@ def _without_contents(value: object) -> object:
     if shape and not isinstance(value, type) and hasattr(value, "__array__"):
         return _Shape(value, shape)
     if type(value) is dict:
-        return {key: _without_contents(one) for key, one in list(value.items())[:SHOWN]}
-    if type(value) in (list, tuple):
-        shown = [_without_contents(one) for one in list(value)[:SHOWN]]  # type: ignore[call-overload]
-        return shown if type(value) is list else tuple(shown)
+        return {key: _without_contents(item) for key, item in list(value.items())[:SHOWN]}
+    if type(value) is list:
+        return [_without_contents(item) for item in value[:SHOWN]]
+    if type(value) is tuple:
+        return tuple(_without_contents(item) for item in value[:SHOWN])
     return value
 
 
 def closest(name: str, known: Iterable[str], alike: float = 0.5) -> str | None:
-    """The known name that is most like this one, if any is like enough."""
-    return next(iter(get_close_matches(str(name)[:200], list(known), 1, alike)), None)
+    """Return the known name that is most similar to a name; None if none is similar enough."""
+    matches = get_close_matches(str(name)[:200], list(known), 1, alike)
+    return matches[0] if matches else None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence that offers the nearest known name, empty if none is near.
+    """Return the end of a sentence that offers the nearest known name; empty if none is near.
 
-    >>> did_you_mean("dirichlt", ["iid", "dirichlet"])
-    "; did you mean 'dirichlet'?"
+    Example:
+        >>> did_you_mean("dirichlt", ["iid", "dirichlet"])
+        "; did you mean 'dirichlet'?"
     """
     close = closest(name, known)
     return f"; did you mean {close!r}?" if close else ""
 
 
 def nearest(kind: str, name: str, valid: list[str]) -> UnknownName:
-    """The error for an unknown name: what was given, what may have been meant, what there is."""
-    known = ", ".join(valid[:SHOWN]) + (
-        f" and {len(valid) - SHOWN} more" if len(valid) > SHOWN else ""
-    )
+    """Return the error for an unknown name, which offers the nearest one and lists all.
+
+    Args:
+        kind: The kind of thing, such as "metric".
+        name: The unknown name.
+        valid: All known names.
+    """
+    known = ", ".join(valid[:SHOWN])
+    if len(valid) > SHOWN:
+        known += f" and {len(valid) - SHOWN} more"
     return UnknownName(
         f"unknown {kind} {quoted(name)}{did_you_mean(name, valid) or '.'} Known: {known or 'none'}"
     )

@@ -29,13 +29,13 @@ def clusters(points: Numbers, k: int, seed: int = 0) -> list[int]:
     if rows.ndim != 2 or len(rows) == 0 or not np.isfinite(rows).all():
         raise ValueError(
             f"clusters: expected one row of finite numbers per point, got shape {rows.shape}; "
-            "leave out what has no place"
+            "leave out points that have none"
         )
     if k < 1:
         raise ValueError(f"clusters: expected at least one group, got {k}")
     draw = np.random.Generator(np.random.PCG64(seed))
-    found = [_settled(rows, _far_apart(rows, k, draw)) for _ in range(RESTARTS)]
-    _, groups = min(found, key=lambda one: one[0])  # of equals the first
+    starts = [_settled(rows, _far_apart(rows, k, draw)) for _ in range(RESTARTS)]
+    _, groups = min(starts, key=lambda result: result[0])  # The first of equal ones.
     names: dict[int, int] = {}
     return [names.setdefault(group, len(names)) for group in groups.tolist()]
 

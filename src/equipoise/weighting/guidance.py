@@ -72,7 +72,7 @@ def descent(
         rows = np.vstack([rows, guide / np.linalg.norm(guide) @ rows[: len(live)]])
     shares = min_norm(rows @ products @ rows.T) @ rows
     average = rows[: len(live)].mean(0)
-    length, wanted = (math.sqrt(max(0.0, one @ products @ one)) for one in (shares, average))
+    length, wanted = (math.sqrt(max(0.0, row @ products @ row)) for row in (shares, average))
     if length <= STILL * mean:
         return None
     scale = max(1.0, wanted / length)

@@ -45,12 +45,12 @@ def label_chances(logits: Numbers, y: Numbers) -> NDArray[np.float64]:
     >>> label_chances([[0.0, 0.0], [0.0, np.log(3)]], [0, 1])
     array([0.5 , 0.75])
     """
-    given = float64(logits)
-    shares = np.exp(given - given.max(1, keepdims=True)) if len(given) else given
-    found: NDArray[np.float64] = shares[
-        np.arange(len(given)), float64(y).astype(np.int64)
+    scores = float64(logits)
+    shares = np.exp(scores - scores.max(1, keepdims=True)) if len(scores) else scores
+    probabilities: NDArray[np.float64] = shares[
+        np.arange(len(scores)), float64(y).astype(np.int64)
     ] / shares.sum(1)
-    return found
+    return probabilities
 
 
 def number_chances(predictions: Numbers, y: Numbers) -> NDArray[np.float64]:
@@ -100,8 +100,8 @@ def simplex_grid(
     # Stars and bars: the gaps between the places of J - 1 bars among steps + J - 1.
     bars = np.array(
         [
-            (-1, *places, steps + experts - 1)
-            for places in combinations(range(steps + experts - 1), experts - 1)
+            (-1, *positions, steps + experts - 1)
+            for positions in combinations(range(steps + experts - 1), experts - 1)
         ]
     )
     grid: NDArray[np.float64] = (1 - inside) * (
@@ -116,8 +116,8 @@ def log_likelihoods(q: Numbers, grid: NDArray[Any]) -> NDArray[np.float64]:
     >>> log_likelihoods([[0.5, 0.1], [0.5, 0.9]], np.array([[1.0, 0.0], [0.0, 1.0]])).round(3)
     array([-1.386, -2.408])
     """
-    found: NDArray[np.float64] = np.log(float64(q).reshape(-1, grid.shape[1]) @ grid.T).sum(0)
-    return found
+    likelihoods: NDArray[np.float64] = np.log(float64(q).reshape(-1, grid.shape[1]) @ grid.T).sum(0)
+    return likelihoods
 
 
 def posterior_mean(logs: NDArray[Any], grid: NDArray[Any]) -> NDArray[np.float64]:
@@ -146,8 +146,8 @@ def evidence(q: NDArray[Any], pooled: bool = False, least: int = 1) -> NDArray[n
     """
     grid = simplex_grid(q.shape[1])
     logs = log_likelihoods(q, grid)
-    said = logs if pooled else posterior_mean(logs, grid)
-    return said if len(q) >= least else np.zeros_like(said)
+    summary = logs if pooled else posterior_mean(logs, grid)
+    return summary if len(q) >= least else np.zeros_like(summary)
 
 
 def agreed(said: Sequence[tuple[NDArray[Any], int]], pooled: bool = False) -> NDArray[np.float64]:
@@ -181,11 +181,11 @@ def on_simplex(weights: Numbers) -> bool:
     >>> on_simplex([0.25, 0.75]), on_simplex([0.0, 0.0]), on_simplex([-0.5, 1.5])
     (True, False, False)
     """
-    given = float64(weights)
+    values = float64(weights)
     return bool(
-        np.isfinite(given).all()
-        and (given >= -ON_THE_SIMPLEX).all()
-        and abs(given.sum() - 1) <= ON_THE_SIMPLEX
+        np.isfinite(values).all()
+        and (values >= -ON_THE_SIMPLEX).all()
+        and abs(values.sum() - 1) <= ON_THE_SIMPLEX
     )
 
 
@@ -209,9 +209,9 @@ def mixture_weights(
     array([0.4, 0.6])
     """
     start = float64(prior)
-    given, w = float64(q).reshape(-1, len(start)), start
-    for _ in range(steps if len(given) else 0):
-        r = w * given
+    likelihoods, w = float64(q).reshape(-1, len(start)), start
+    for _ in range(steps if len(likelihoods) else 0):
+        r = w * likelihoods
         r /= r.sum(1, keepdims=True)
-        w = (r.sum(0) + kappa * start) / (len(given) + kappa)
+        w = (r.sum(0) + kappa * start) / (len(likelihoods) + kappa)
     return w

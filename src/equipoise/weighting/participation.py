@@ -73,4 +73,9 @@ def participation_frequency(
     array([1. , 0.5, 0. ])
     """
     window = participation_window(joined)
-    return np.array([sum(one in cohort for cohort in joined[-window:]) / window for one in ids])
+    return np.array(
+        [
+            sum(ids_of_round in cohort for cohort in joined[-window:]) / window
+            for ids_of_round in ids
+        ]
+    )

@@ -66,13 +66,13 @@ def drift_shares(norms: Values) -> Values:
     >>> drift_shares([1.0, 3.0])
     array([0.25, 0.75])
     """
-    given = float64(norms)
-    finite = np.isfinite(given)
-    if not finite.any() or (given[finite] < 0).any():
+    values = float64(norms)
+    finite = np.isfinite(values)
+    if not finite.any() or (values[finite] < 0).any():
         raise ValueError(
-            f"update norms are not negative, and at least one has to be finite; got {given}"
+            f"update norms are not negative, and at least one has to be finite; got {values}"
         )
-    lengths = np.where(finite, given, 0)
+    lengths = np.where(finite, values, 0)
     amounts = lengths / lengths.max() if lengths.any() else finite
     return like(amounts / amounts.sum(), norms)
 

@@ -71,7 +71,7 @@ def check_function(name: str, function: Callable[..., Any]) -> Callable[..., Par
     """
     try:
         signature = inspect.signature(function)
-        required = {}
+        required: dict[str, None] = {}
         for parameter in signature.parameters.values():
             if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
                 required[parameter.name] = None

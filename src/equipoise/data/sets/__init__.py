@@ -1,4 +1,4 @@
-"""The registered data sets. A built-in one is a RegisteredSet in a file of its family; docs/extending.md shows how a package outside adds one."""
+"""Registered data sets; docs/extending.md shows how another package adds one."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ BUILT_IN: dict[str, Callable[[], Dataset]] = {
     ),
 }
 ENTRIES = {
-    e.name: e for e in (*common.ENTRIES, *medical.ENTRIES, *domains.ENTRIES, *hospitals.ENTRIES)
+    entry.name: entry
+    for entry in (*common.ENTRIES, *medical.ENTRIES, *domains.ENTRIES, *hospitals.ENTRIES)
 }
-
-
 Maker = Callable[[], Dataset]
 
 
@@ -53,17 +52,22 @@ REGISTRY: Registry[Any] = Registry(
 
 
 def names() -> list[str]:
-    """Every name that `load` takes."""
+    """Return every name that `load` accepts."""
     return [*BUILT_IN, *ENTRIES, *JOINED, *REGISTRY.outside()]
 
 
 def entry(name: str) -> RegisteredSet:
-    """What is known of a set that can be fetched or imported."""
+    """Return the entry of a data set that can be fetched or imported.
+
+    Raises:
+        ValueError: If there is no such data set, or it needs no files.
+    """
     if name in BUILT_IN:
         raise ValueError(f"data set {name} is built in: there is nothing to fetch or to import")
     if name in JOINED:
         raise ValueError(
-            f"data set {name} is made of others, which are fetched or imported one by one: {JOINED[name].replace('+', ', ')}"
+            f"data set {name} consists of others, which are fetched or imported one by one: "
+            f"{JOINED[name].replace('+', ', ')}"
         )
     found = find(name)
     if not isinstance(found, RegisteredSet):
@@ -74,21 +78,32 @@ def entry(name: str) -> RegisteredSet:
 
 
 def find(name: str, imports: Imports = OWN) -> RegisteredSet | Maker:
-    """The entry of a set, or the function that makes it.
+    """Return the entry of a data set, or the function that makes it.
 
     Raises:
-        ValueError: there is no such set.
+        ValueError: If there is no such data set.
     """
     if ":" not in name and name not in names():
         raise ValueError(
-            f"unknown data set {name!r}{did_you_mean(name, names())}; known: {', '.join(names())}; or give the path of your own files"
+            f"unknown data set {name!r}{did_you_mean(name, names())}; "
+            f"known: {', '.join(names())}; or give the path of your own files"
         )
     found: RegisteredSet | Maker = REGISTRY.find(name, imports)
     return found
 
 
 def load(name: str, imports: Imports = OWN) -> Dataset:
-    """A registered set, several joined as domains ("mnist+usps"), or what "package.module:name" makes."""
+    """Return a data set by its name.
+
+    Args:
+        name: A registered name, several joined as domains ("mnist+usps"), or
+            "package.module:function".
+        imports: The packages from which a function may be imported.
+
+    Raises:
+        ValueError: If there is no such data set, or its copy is damaged.
+        FileNotFoundError: If it has to be fetched or imported first.
+    """
     joined = JOINED.get(name, name)
     if "+" in joined:
         return domains.join(name, [load(single) for single in joined.split("+")])
@@ -105,17 +120,19 @@ def load(name: str, imports: Imports = OWN) -> Dataset:
 
 
 def _made(name: str, function: Maker) -> Dataset:
-    """What a function of the user's returns."""
+    """Return the data set that a user's function makes."""
     try:
         signature(function).bind()
     except TypeError as error:
         raise ValueError(
-            f"data set {name!r}: expected a function that is called without arguments, got one with a {error}"
+            f"data set {name!r}: expected a function that is called without arguments, "
+            f"got one with a {error}"
         ) from None
     made = function()
     if not isinstance(made, Dataset):
         raise ValueError(
-            f"data set {name!r}: expected it to return a Dataset (from_arrays, from_sites, ...), got {type(made).__name__}"
+            f"data set {name!r}: expected it to return a Dataset (from_arrays, from_sites, ...), "
+            f"got {type(made).__name__}"
         )
     return made
 

@@ -1,4 +1,7 @@
-"""Archives of images in folders: CINIC-10, PACS, MedIMeta. Members are read in memory; nothing is unpacked to disk, and nothing runs."""
+"""Archives of images in folders: CINIC-10, PACS, MedIMeta.
+
+Members are read in memory; nothing is unpacked to disk.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -21,30 +25,41 @@ PACS_CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "perso
 
 
 def members(file: Path) -> Iterator[tuple[PurePosixPath, Callable[[], bytes]]]:
-    """The regular files of a ZIP or TAR archive, each with a function that reads it."""
+    """Yield the regular files of a ZIP or TAR archive, each with a function that reads it.
+
+    Raises:
+        ValueError: If a file is too large, or there are too many.
+    """
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
-            for place, member in enumerate(archive.infolist()):
-                _check(file, member.filename, member.file_size, place)
+            for index, member in enumerate(archive.infolist()):
+                _check(file, member.filename, member.file_size, index)
                 if not member.is_dir():
-                    yield PurePosixPath(member.filename), lambda member=member: archive.read(member)  # type: ignore[misc]
+                    yield PurePosixPath(member.filename), partial(archive.read, member)
         return
     with tarfile.open(file) as tape:
-        for place, entry in enumerate(tape):
-            _check(file, entry.name, entry.size, place)
+        for index, entry in enumerate(tape):
+            _check(file, entry.name, entry.size, index)
             if entry.isfile():
-                yield PurePosixPath(entry.name), lambda entry=entry: tape.extractfile(entry).read()  # type: ignore[misc,union-attr]
+                yield PurePosixPath(entry.name), partial(_read_entry, tape, entry)
 
 
-def _check(file: Path, name: str, size: int, place: int) -> None:
-    if size > MOST_BYTES or place >= MOST_MEMBERS:
+def _read_entry(tape: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    opened = tape.extractfile(entry)
+    assert opened is not None  # entries are regular files
+    return opened.read()
+
+
+def _check(file: Path, name: str, size: int, index: int) -> None:
+    if size > MOST_BYTES or index >= MOST_MEMBERS:
         raise ValueError(
-            f"{file.name} holds {name!r} of {size:,} bytes as member {place + 1:,}, which is no part of the data set"
+            f"{file.name} holds {name!r} of {size:,} bytes as member {index + 1:,}, "
+            "which is no part of the data set"
         )
 
 
 def _pixels(raw: bytes, size: int) -> np.ndarray:
-    """A colour image of one size, as bytes with the channels first."""
+    """Return a colour image of one size, as bytes with the channels first."""
     from PIL import Image
 
     with opened_image(io.BytesIO(raw)) as opened:
@@ -55,34 +70,34 @@ def _pixels(raw: bytes, size: int) -> np.ndarray:
 
 
 def _sorted(found: dict[str, np.ndarray]) -> np.ndarray:
-    """Images in the order of their names, whatever the order of the archive."""
+    """Return images sorted by name, whatever their order in the archive."""
     return np.stack([found[name] for name in sorted(found)])
 
 
 def cinic10(files: dict[str, Path]) -> Arrays:
-    """CINIC-10.tar.gz: train, valid and test, in each ten folders of PNG files of 32x32 pixels."""
+    """Read CINIC-10.tar.gz: train, valid and test with ten folders of PNG files each."""
     (file,) = files.values()
     found: dict[str, dict[str, np.ndarray]] = {"train": {}, "valid": {}, "test": {}}
     for path, read in members(file):
         if path.suffix == ".png" and len(path.parts) >= 3 and path.parts[-3] in found:
             found[path.parts[-3]]["/".join(path.parts[-2:])] = _pixels(read(), 32)
-    # the classes' own order is that of the alphabet
+    # The official order of the classes is alphabetical.
     kinds = sorted({name.partition("/")[0] for images in found.values() for name in images})
     arrays: Arrays = {}
-    for theirs, ours in (("train", "train"), ("valid", "validation"), ("test", "test")):
-        if not found[theirs]:
+    for folder, part in (("train", "train"), ("valid", "validation"), ("test", "test")):
+        if not found[folder]:
             raise ValueError(
-                f"{file.name}: expected PNG files as {theirs}/CLASS/NAME.png, found none"
+                f"{file.name}: expected PNG files as {folder}/CLASS/NAME.png, found none"
             )
-        arrays[f"x_{ours}"] = _sorted(found[theirs])
-        arrays[f"y_{ours}"] = np.array(
-            [kinds.index(name.partition("/")[0]) for name in sorted(found[theirs])], np.uint8
+        arrays[f"x_{part}"] = _sorted(found[folder])
+        arrays[f"y_{part}"] = np.array(
+            [kinds.index(name.partition("/")[0]) for name in sorted(found[folder])], np.uint8
         )
     return arrays
 
 
 def pacs(files: dict[str, Path]) -> Arrays:
-    """An archive of PACS: art_painting, cartoon, photo and sketch, in each seven folders of images, brought to 64x64 pixels."""
+    """Read an archive of PACS: four domains with seven folders of images each, at 64x64."""
     (file,) = files.values()
     found: dict[str, dict[str, np.ndarray]] = {domain: {} for domain in PACS_DOMAINS}
     for path, read in members(file):
@@ -105,7 +120,10 @@ def pacs(files: dict[str, Path]) -> Arrays:
 
 
 def medimeta(files: dict[str, Path], task: str = "DR level", size: int = 224) -> Arrays:
-    """An archive of MedIMeta: images/000000.tiff, ..., task_labels/TASK.npy, splits/train.txt, val.txt and test.txt."""
+    """Read an archive of MedIMeta.
+
+    It holds images/000000.tiff, ..., task_labels/TASK.npy, splits/train.txt, val.txt and test.txt.
+    """
     (file,) = files.values()
     pixels: dict[int, np.ndarray] = {}
     splits: dict[str, list[int]] = {}
@@ -124,17 +142,19 @@ def medimeta(files: dict[str, Path], task: str = "DR level", size: int = 224) ->
             labels = np.load(io.BytesIO(read()), allow_pickle=False).reshape(-1)
     if labels is None or not {"train", "val", "test"} <= set(splits) or not pixels:
         raise ValueError(
-            f"{file.name}: expected images/, splits/train.txt, val.txt and test.txt, and task_labels/{task}.npy; some are not there"
+            f"{file.name}: expected images/, splits/train.txt, val.txt and test.txt, "
+            f"and task_labels/{task}.npy; some are missing"
         )
     arrays: Arrays = {}
-    for theirs, ours in (("train", "train"), ("val", "validation"), ("test", "test")):
+    for folder, part in (("train", "train"), ("val", "validation"), ("test", "test")):
         lacking = [
-            number for number in splits[theirs] if number not in pixels or number >= len(labels)
+            number for number in splits[folder] if number not in pixels or number >= len(labels)
         ]
         if lacking:
             raise ValueError(
-                f"{file.name}: splits/{theirs}.txt names the image {lacking[0]:06d}, which has no pixels or no label"
+                f"{file.name}: splits/{folder}.txt names the image {lacking[0]:06d}, "
+                "which has no pixels or no label"
             )
-        arrays[f"x_{ours}"] = np.stack([pixels[number] for number in splits[theirs]])
-        arrays[f"y_{ours}"] = np.array([labels[number] for number in splits[theirs]], np.uint8)
+        arrays[f"x_{part}"] = np.stack([pixels[number] for number in splits[folder]])
+        arrays[f"y_{part}"] = np.array([labels[number] for number in splits[folder]], np.uint8)
     return arrays

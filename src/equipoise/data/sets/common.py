@@ -1,4 +1,4 @@
-"""Images everybody uses: MNIST and its kin, USPS, SVHN, CIFAR."""
+"""Common image sets: MNIST and similar ones, USPS, SVHN, CIFAR."""
 
 from __future__ import annotations
 
@@ -153,7 +153,8 @@ ENTRIES = (
         DIGITS,
         "depends on the copy",
         "none stated by the source",
-        "import-only, no checksum was found: synth_train_32x32.mat and synth_test_32x32.mat, or an NPZ file with x_train, ...",
+        "import-only, no checksum was found: synth_train_32x32.mat and synth_test_32x32.mat, "
+        "or an NPZ file with x_train, ...",
         images,
         files=("synth_train_32x32.mat", "synth_test_32x32.mat"),
         prepare=files.svhn,
@@ -227,7 +228,8 @@ ENTRIES = (
         CIFAR10,
         "90,000 / 90,000 / 90,000",
         "CC BY 4.0",
-        "address of the University of Edinburgh, https://doi.org/10.7488/ds/2448; checksum as the loaders of github.com/BayesWatch's set cite it",
+        "address of the University of Edinburgh, https://doi.org/10.7488/ds/2448; "
+        "checksum as the loaders of github.com/BayesWatch's set cite it",
         images,
         (
             Remote(

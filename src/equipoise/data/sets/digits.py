@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1,797 real images of 8x8 pixels that come with its wheel, so no download."""
+"""Handwritten digits of scikit-learn: 1,797 images of 8x8 pixels that need no download."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from equipoise.task import Task
 
 
 def load() -> Dataset:
-    """The images with values in [0, 1], shape (1, 8, 8)."""
+    """Return the images, with values in [0, 1] and shape (1, 8, 8)."""
     from sklearn.datasets import load_digits
 
     loaded = load_digits()

@@ -1,6 +1,8 @@
-"""Sets of several domains: Office-Caltech10, and any image sets joined as domains."""
+"""Data sets of several domains: Office-Caltech10, PACS, and image sets joined as domains."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 from equipoise.data.arrays.transforms import resized
 from equipoise.data.dataset import TEST, TRAIN, Dataset
 from equipoise.data.sets import archives
-from equipoise.data.sets.registered import Arrays, RegisteredSet, dataset, wanted
+from equipoise.data.sets.registered import Arrays, RegisteredSet, array_of, dataset
 from equipoise.task import Task
 
 OFFICE = ("amazon", "caltech", "dslr", "webcam")
@@ -25,7 +27,7 @@ OFFICE_CLASSES = (
     "mug",
     "projector",
 )
-# shorter names of joined sets; the digit domains of FedEquilibria are mnist, usps, svhn and syn
+# Names of joined sets; the digit domains of FedEquilibria are mnist, usps, svhn and syn.
 JOINED = {
     "digit_domains": "mnist+usps+svhn+syn",
     "digit_domains_subset": "mnist+usps+svhn_subset+mnist_m_regenerated_subset",
@@ -33,13 +35,16 @@ JOINED = {
 
 
 def _office(entry: RegisteredSet, arrays: Arrays) -> Dataset:
-    """Four domains, each sorted by class; of ten consecutive images the last two are for testing (FedHEAL's rule)."""
+    """Return four domains; the last two of ten consecutive images are for testing.
+
+    Images of a domain are sorted by class. This is FedHEAL's rule.
+    """
     from dataclasses import replace
 
-    x = np.concatenate([wanted(entry, arrays, f"x_{name}") for name in OFFICE]).transpose(
+    x = np.concatenate([array_of(entry, arrays, f"x_{name}") for name in OFFICE]).transpose(
         0, 3, 1, 2
     )
-    labels = [wanted(entry, arrays, f"y_{name}") for name in OFFICE]
+    labels = [array_of(entry, arrays, f"y_{name}") for name in OFFICE]
     part = np.concatenate([np.where(np.arange(len(y)) % 10 <= 7, TRAIN, TEST) for y in labels])
     site = np.repeat(np.arange(len(OFFICE)), [len(y) for y in labels])
     return replace(
@@ -48,16 +53,20 @@ def _office(entry: RegisteredSet, arrays: Arrays) -> Dataset:
 
 
 def _pacs(entry: RegisteredSet, arrays: Arrays) -> Dataset:
-    """Four domains, each in the order of classes and names; of each class the last fifth, rounded up, is for testing."""
+    """Return four domains; the last fifth of each class, rounded up, is for testing.
+
+    Images of a domain are sorted by class and name.
+    """
     from dataclasses import replace
 
-    x = np.concatenate([wanted(entry, arrays, f"x_{name}") for name in archives.PACS_DOMAINS])
-    labels = [wanted(entry, arrays, f"y_{name}") for name in archives.PACS_DOMAINS]
+    x = np.concatenate([array_of(entry, arrays, f"x_{name}") for name in archives.PACS_DOMAINS])
+    labels = [array_of(entry, arrays, f"y_{name}") for name in archives.PACS_DOMAINS]
     part = np.full(len(x), TRAIN)
     for start, y in zip(np.cumsum([0, *map(len, labels)]), labels, strict=False):
         for kind in np.unique(y):
-            mine = start + np.flatnonzero(y == kind)
-            part[mine[len(mine) - -(-len(mine) // 5) :]] = TEST
+            members = start + np.flatnonzero(y == kind)
+            test_count = math.ceil(len(members) / 5)
+            part[members[len(members) - test_count :]] = TEST
     site = np.repeat(np.arange(len(labels)), [len(y) for y in labels])
     return replace(
         dataset(entry, x, np.concatenate(labels), part=part),
@@ -67,27 +76,43 @@ def _pacs(entry: RegisteredSet, arrays: Arrays) -> Dataset:
 
 
 def join(name: str, sets: list[Dataset], size: int = 32) -> Dataset:
-    """Image sets with the same classes as the domains of one, as colour images of one size."""
+    """Return image sets with the same classes as domains of one data set.
+
+    Args:
+        name: The name of the joined data set.
+        sets: The data sets.
+        size: The height and width of the joined images, which are in colour.
+
+    Raises:
+        ValueError: If a set holds no images, or has other classes.
+    """
+    first = sets[0]
     differing = [
-        s.name for s in sets if not s.image or s.task.class_names != sets[0].task.class_names
+        domain.name
+        for domain in sets
+        if not domain.image or domain.task.class_names != first.task.class_names
     ]
     if differing:
         raise ValueError(
-            f"only image sets with the same classes can be joined: {', '.join(differing)} differs from {sets[0].name}"
+            "only image sets with the same classes can be joined: "
+            f"{', '.join(differing)} differs from {first.name}"
         )
-    parts = [s.part if s.part is not None else np.full(len(s.x), TRAIN) for s in sets]
-    x = torch.cat([_colour(resized(s.x, size)) for s in sets])
-    task = Task("classification", (3, size, size), sets[0].task.outputs, sets[0].task.class_names)
+    parts = []
+    for domain in sets:
+        part = domain.part
+        if part is None:
+            part = np.full(len(domain.x), TRAIN)
+        parts.append(part)
     return Dataset(
         name,
-        x,
-        torch.cat([s.y for s in sets]),
-        task,
+        torch.cat([_colour(resized(domain.x, size)) for domain in sets]),
+        torch.cat([domain.y for domain in sets]),
+        Task("classification", (3, size, size), first.task.outputs, first.task.class_names),
         part=np.concatenate(parts),
-        site=np.repeat(np.arange(len(sets)), [len(s.x) for s in sets]),
-        site_names=tuple(s.name for s in sets),
-        licence="; ".join(f"{s.name}: {s.licence}" for s in sets),
-        source="; ".join(f"{s.name}: {s.source}" for s in sets),
+        site=np.repeat(np.arange(len(sets)), [len(domain.x) for domain in sets]),
+        site_names=tuple(domain.name for domain in sets),
+        licence="; ".join(f"{domain.name}: {domain.licence}" for domain in sets),
+        source="; ".join(f"{domain.name}: {domain.source}" for domain in sets),
     )
 
 
@@ -103,7 +128,8 @@ ENTRIES = (
         OFFICE_CLASSES,
         "958 Amazon, 1,123 Caltech, 157 DSLR, 295 Webcam",
         "none stated by the source",
-        "import-only, no published checksum was found: an NPZ file with x_amazon, y_amazon, x_caltech, ...",
+        "import-only, no published checksum was found: "
+        "an NPZ file with x_amazon, y_amazon, x_caltech, ...",
         _office,
         packed="office_caltech10_64",
     ),
@@ -114,7 +140,8 @@ ENTRIES = (
         archives.PACS_CLASSES,
         "2,048 art_painting, 2,344 cartoon, 1,670 photo, 3,929 sketch",
         "none stated by the source",
-        "import-only, no published checksum was found: an archive of the folders art_painting, cartoon, photo and sketch, named PACS.zip",
+        "import-only, no published checksum was found: an archive of the folders art_painting, "
+        "cartoon, photo and sketch, named PACS.zip",
         _pacs,
         files=("PACS.zip",),
         prepare=archives.pacs,

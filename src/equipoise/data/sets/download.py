@@ -1,4 +1,4 @@
-"""Downloads that are checked, resumed after a break, and never left half done under their final name."""
+"""Downloads that are verified and resumed, and have their final name only when complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ CHUNK = 1 << 18
 
 
 def download(urls: Sequence[str], target: Path, md5: str, progress: Progress | None = None) -> Path:
-    """Fetch a file from the first address that delivers; its checksum must fit, otherwise nothing is kept."""
+    """Download a file from the first address that works.
+
+    Args:
+        urls: The addresses, in the order in which they are tried.
+        target: The file to write.
+        md5: The expected checksum; a file with another one is removed.
+        progress: A function that is called with file name, bytes so far and bytes in all.
+
+    Raises:
+        OSError: If no address delivers the file.
+    """
     if target.is_file() and md5_of(target) == md5:
         return target
     part = target.with_name(target.name + ".part")
@@ -32,47 +42,52 @@ def download(urls: Sequence[str], target: Path, md5: str, progress: Progress | N
                 if isinstance(error, HTTPError) and error.code < 500:
                     break
                 continue
-            found = md5_of(part)
-            if found == md5:
+            checksum = md5_of(part)
+            if checksum == md5:
                 os.replace(part, target)
                 return target
             part.unlink()
-            errors.append(f"{url}: checksum {found} instead of {md5}")
+            errors.append(f"{url}: checksum {checksum} instead of {md5}")
             break
-    kept = f"; {part.stat().st_size:,} bytes are kept to go on from" if part.exists() else ""
+    partial = ""
+    if part.exists():
+        partial = f"; {part.stat().st_size:,} bytes are kept to continue from"
     raise OSError(
-        f"could not download {target.name}{kept}. Tried: {'; '.join(errors)}. Offline: use equipoise data import with a file got by hand"
+        f"could not download {target.name}{partial}. Tried: {'; '.join(errors)}. "
+        "Offline: use equipoise data import with a file that you downloaded by hand"
     )
 
 
 def _append(url: str, part: Path, progress: Progress | None) -> None:
-    """Go on where the partial file ends, or start over where the server cannot."""
-    have = part.stat().st_size if part.exists() else 0
-    request = Request(
-        url, headers={"User-Agent": "equipoise", **({"Range": f"bytes={have}-"} if have else {})}
-    )
+    """Continue where the partial file ends, or start again if the server cannot."""
+    received = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "equipoise"}
+    if received:
+        headers["Range"] = f"bytes={received}-"
     try:
-        answer = urlopen(request, timeout=TIMEOUT)
+        response = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
     except HTTPError as error:
-        # nothing left to send: complete, or larger than the real file, which the checksum tells
+        # Nothing is left to send: the file is complete or too long, as its checksum will show.
         if error.code == 416:
             return
         raise
-    with answer:
-        resumed = answer.status == 206
-        have = have if resumed else 0
-        length = answer.headers.get("Content-Length")
-        total = have + int(length) if length else None
-        with part.open("ab" if resumed else "wb") as opened:
-            while chunk := answer.read(CHUNK):
+    with response:
+        is_resumed = response.status == 206
+        if not is_resumed:
+            received = 0
+        length = response.headers.get("Content-Length")
+        total = received + int(length) if length else None
+        with part.open("ab" if is_resumed else "wb") as opened:
+            while chunk := response.read(CHUNK):
                 opened.write(chunk)
-                have += len(chunk)
+                received += len(chunk)
                 if progress:
-                    progress(part.stem, have, total)
-        if total is not None and have < total:
-            raise OSError(f"the connection broke after {have:,} of {total:,} bytes")
+                    progress(part.stem, received, total)
+        if total is not None and received < total:
+            raise OSError(f"the connection broke after {received:,} of {total:,} bytes")
 
 
 def md5_of(file: Path) -> str:
+    """Return the MD5 checksum of a file."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

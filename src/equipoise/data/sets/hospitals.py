@@ -1,4 +1,4 @@
-"""UCI heart disease: one table from each of four hospitals, the natural federated set."""
+"""UCI heart disease: one table from each of four hospitals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from equipoise.data.dataset import Column, Dataset
-from equipoise.data.sets.registered import Arrays, RegisteredSet, wanted
+from equipoise.data.sets.registered import Arrays, RegisteredSet, array_of
 from equipoise.task import Task
 
 SITES = {
@@ -41,27 +41,28 @@ CATEGORIES = {
 
 
 def _prepare(files: dict[str, Path]) -> Arrays:
-    """The four files: 13 values and the diagnosis 0..4 on a line, ? for a missing value."""
+    """Read the four files: 13 values and the diagnosis 0..4 per line, ? for a missing value."""
     arrays: Arrays = {"feature_names": np.array(FEATURES)}
     for site, name in SITES.items():
         lines = [line.split(",") for line in files[name].read_text(encoding="ascii").split()]
         if any(len(line) != 14 for line in lines):
             raise ValueError(f"{name}: expected 14 values on every line")
-        values = np.array(
-            [[np.nan if v == "?" else float(v) for v in line] for line in lines], np.float32
-        )
-        arrays[f"x_{site}"], arrays[f"y_{site}"] = values[:, :13], values[:, 13].astype(np.uint8)
+        rows = [[np.nan if cell == "?" else float(cell) for cell in line] for line in lines]
+        values = np.array(rows, np.float32)
+        arrays[f"x_{site}"] = values[:, :13]
+        arrays[f"y_{site}"] = values[:, 13].astype(np.uint8)
     return arrays
 
 
 def _read(entry: RegisteredSet, arrays: Arrays) -> Dataset:
-    """All four tables; a cholesterol or blood pressure of 0 is impossible and means that it was not measured."""
-    x = np.concatenate([wanted(entry, arrays, f"x_{site}") for site in SITES]).astype(np.float32)
+    """Return all four tables; a cholesterol or blood pressure of 0 means "not measured"."""
+    x = np.concatenate([array_of(entry, arrays, f"x_{site}") for site in SITES]).astype(np.float32)
     if x.shape[1:] != entry.shape:
         raise ValueError(
-            f"data set {entry.name}: expected {entry.shape[0]} columns, got samples of shape {x.shape[1:]}"
+            f"data set {entry.name}: expected {entry.shape[0]} columns, "
+            f"got samples of shape {x.shape[1:]}"
         )
-    disease = np.concatenate([wanted(entry, arrays, f"y_{site}") for site in SITES]) > 0
+    disease = np.concatenate([array_of(entry, arrays, f"y_{site}") for site in SITES]) > 0
     for name in ("trestbps", "chol"):
         column = x[:, FEATURES.index(name)]
         column[column == 0] = np.nan
@@ -95,7 +96,8 @@ ENTRIES = (
         ("no disease", "disease"),
         "303 Cleveland, 294 Hungary, 123 Switzerland, 200 VA Long Beach",
         "CC BY 4.0",
-        "import-only, no published checksum was found: https://archive.ics.uci.edu/dataset/45/heart+disease",
+        "import-only, no published checksum was found: "
+        "https://archive.ics.uci.edu/dataset/45/heart+disease",
         _read,
         files=tuple(SITES.values()),
         prepare=_prepare,

@@ -1,4 +1,4 @@
-"""What is known of a registered data set, and how its stored arrays become a Dataset."""
+"""Entries of registered data sets, and data sets from their stored arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,24 @@ class Remote:
 
 @dataclass(frozen=True)
 class RegisteredSet:
-    """A registered set. `files` are official files that `prepare` turns into the arrays that `read` understands."""
+    """A data set that can be fetched or imported.
+
+    Attributes:
+        name: Its name.
+        title: Its description.
+        shape: The shape of a sample.
+        class_names: The names of the classes.
+        counts: The numbers of samples, as text.
+        licence: The licence.
+        cited: The source of addresses and checksums, or where to get the files by hand.
+        read: A function that makes the data set of its arrays.
+        remotes: The official files; none if it can only be imported.
+        also: Official files in another format that `prepare` accepts.
+        files: The file names of a data set that can only be imported.
+        prepare: A function that makes the arrays of the files.
+        packed: Another name of a prepared copy in the data folder.
+        note: A remark for users.
+    """
 
     name: str
     title: str
@@ -35,37 +52,47 @@ class RegisteredSet:
     class_names: tuple[str, ...]
     counts: str
     licence: str
-    cited: str  # where addresses and checksums were taken from, or where to get the files by hand
+    cited: str
     read: Callable[[RegisteredSet, Arrays], Dataset]
-    remotes: tuple[Remote, ...] = ()  # empty: import-only
-    also: tuple[Remote, ...] = ()  # official files in another format that `prepare` takes too
-    files: tuple[str, ...] = ()  # of an import-only set, in the order `prepare` names them
+    remotes: tuple[Remote, ...] = ()
+    also: tuple[Remote, ...] = ()
+    files: tuple[str, ...] = ()
     prepare: Callable[[dict[str, Path]], Arrays] | None = None
-    packed: str | None = None  # another name under which a prepared copy may lie in the data folder
+    packed: str | None = None
     note: str = ""
 
     @property
     def official(self) -> tuple[str, ...]:
+        """The names of the official files."""
         return tuple(remote.file for remote in self.remotes) or self.files
 
 
 def images(entry: RegisteredSet, arrays: Arrays) -> Dataset:
-    """Arrays x_train, y_train, x_test, y_test (and x_validation, y_validation if there is such a part)."""
-    parts = [("train", TRAIN), ("validation", VALIDATION), ("test", TEST)]
-    found = [(name, mark) for name, mark in parts if f"x_{name}" in arrays or name != "validation"]
-    x = np.concatenate([images_first(wanted(entry, arrays, f"x_{name}")) for name, _ in found])
-    y = np.concatenate([wanted(entry, arrays, f"y_{name}").reshape(-1) for name, _ in found])
-    part = np.concatenate([np.full(len(arrays[f"y_{name}"]), mark) for name, mark in found])
-    return dataset(entry, x, y, part=part)
+    """Return a data set from the arrays x_train, y_train, x_test, y_test.
+
+    x_validation and y_validation are used if they are present.
+    """
+    marks = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+    if "x_validation" not in arrays:
+        del marks["validation"]
+    x = [images_first(array_of(entry, arrays, f"x_{name}")) for name in marks]
+    y = [array_of(entry, arrays, f"y_{name}").reshape(-1) for name in marks]
+    part = [np.full(len(arrays[f"y_{name}"]), mark) for name, mark in marks.items()]
+    return dataset(entry, np.concatenate(x), np.concatenate(y), part=np.concatenate(part))
 
 
 def dataset(
     entry: RegisteredSet, x: np.ndarray, y: np.ndarray, *, part: np.ndarray | None = None
 ) -> Dataset:
-    """A Dataset with the entry's task; samples of another shape or type are refused."""
+    """Return a data set with the task of an entry.
+
+    Raises:
+        ValueError: If samples have another shape or type.
+    """
     if x.dtype != np.uint8 or x.shape[1:] != entry.shape:
         raise ValueError(
-            f"data set {entry.name}: expected uint8 images of shape {entry.shape}, got {x.dtype} of shape {x.shape[1:]}"
+            f"data set {entry.name}: expected uint8 images of shape {entry.shape}, "
+            f"got {x.dtype} of shape {x.shape[1:]}"
         )
     task = Task("classification", entry.shape, len(entry.class_names), entry.class_names)
     labels = torch.from_numpy(y.astype(np.int64))
@@ -80,10 +107,15 @@ def dataset(
     )
 
 
-def wanted(entry: RegisteredSet, arrays: Arrays, name: str) -> np.ndarray:
-    """An array of the file, or an error that says what the file should hold."""
+def array_of(entry: RegisteredSet, arrays: Arrays, name: str) -> np.ndarray:
+    """Return an array of a file.
+
+    Raises:
+        ValueError: If the file has no such array.
+    """
     if name not in arrays:
         raise ValueError(
-            f"data set {entry.name}: the file has no array {name}; it has {', '.join(arrays) or 'none'}"
+            f"data set {entry.name}: the file has no array {name}; "
+            f"it has {', '.join(arrays) or 'none'}"
         )
     return arrays[name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,9 +95,9 @@ class _StackMachine:
         for name in _VALUES + _BYTES:
             self.operations[name] = self.stack.append
         for name, value in _CONSTANTS.items():
-            self.operations[name] = lambda _, value=value: self.stack.append(value)
+            self.operations[name] = partial(self._push, value)
         for name, count in _TUPLES.items():
-            self.operations[name] = lambda _, count=count: self._tuple_of(count)
+            self.operations[name] = partial(self._tuple_of, count)
         for name in ("PUT", "BINPUT", "LONG_BINPUT"):
             self.operations[name] = self._remember
         for name in ("GET", "BINGET", "LONG_BINGET"):
@@ -130,7 +131,10 @@ class _StackMachine:
     def _tuple_since_mark(self, _: Any) -> None:
         self.stack.append(tuple(self._pop_since_mark()))
 
-    def _tuple_of(self, count: int) -> None:
+    def _push(self, value: Any, _: Any) -> None:
+        self.stack.append(value)
+
+    def _tuple_of(self, count: int, _: Any) -> None:
         start = len(self.stack) - count
         items = self.stack[start:]
         del self.stack[start:]

@@ -1,4 +1,4 @@
-"""The data folder: where prepared copies lie, how they get there, and what to say when one does not."""
+"""The data folder with prepared copies of data sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from equipoise.data.sets.registered import Arrays, RegisteredSet
 
 
 def data_folder() -> Path:
-    """EQUIPOISE_DATA, or a folder in the user's cache."""
+    """Return the data folder: EQUIPOISE_DATA, or a folder in the user's cache."""
     if os.environ.get("EQUIPOISE_DATA"):
         return Path(os.environ["EQUIPOISE_DATA"]).expanduser()
     if sys.platform == "darwin":
@@ -31,68 +31,98 @@ def data_folder() -> Path:
 
 
 def prepared_copy(entry: RegisteredSet) -> Path | None:
-    """The prepared copy of a set in the data folder, if there is one."""
-    names = [entry.name] + ([entry.packed] if entry.packed else [])
-    return next((file for name in names if (file := data_folder() / f"{name}.npz").is_file()), None)
+    """Return the prepared copy of a data set in the data folder, if there is one."""
+    for name in (entry.name, entry.packed):
+        file = data_folder() / f"{name}.npz"
+        if name and file.is_file():
+            return file
+    return None
 
 
 def arrays_of(entry: RegisteredSet) -> Arrays:
-    """The prepared arrays of a set, or an error that says how to get them."""
+    """Return the prepared arrays of a data set.
+
+    Raises:
+        FileNotFoundError: If there is no prepared copy; the message says how to get one.
+    """
     file = prepared_copy(entry)
     if file is None:
-        how = (
-            f"equipoise data fetch {entry.name}"
-            if entry.remotes
-            else "it cannot be fetched automatically"
-        )
+        remedy = "it cannot be fetched automatically"
+        if entry.remotes:
+            remedy = f"equipoise data fetch {entry.name}"
         raise FileNotFoundError(
-            f"data set {entry.name} is not in the data folder {data_folder()}. Online: {how}. Offline: get the file by hand and run "
-            f"equipoise data import {entry.name} FILE ({entry.cited}), or point EQUIPOISE_DATA to a folder that has {entry.name}.npz"
+            f"data set {entry.name} is not in the data folder {data_folder()}. Online: {remedy}. "
+            "Offline: get the file by hand and run "
+            f"equipoise data import {entry.name} FILE ({entry.cited}), "
+            f"or point EQUIPOISE_DATA to a folder that has {entry.name}.npz"
         )
     return read_npz(file)
 
 
 def fetch(entry: RegisteredSet, progress: Progress | None = None) -> Path:
-    """Download the official files, check them, and keep a prepared copy; the files themselves are removed afterwards."""
+    """Download the official files, verify them, and store a prepared copy.
+
+    The official files are removed afterwards.
+
+    Args:
+        entry: The data set.
+        progress: A function that is called while files are downloaded.
+
+    Returns:
+        The prepared copy.
+
+    Raises:
+        ValueError: If the data set can only be imported, or a file is damaged.
+        OSError: If a file cannot be downloaded or written.
+    """
     if not entry.remotes:
         raise ValueError(
-            f"data set {entry.name} is import-only: equipoise data import {entry.name} FILE ({entry.cited})"
+            f"data set {entry.name} is import-only: "
+            f"equipoise data import {entry.name} FILE ({entry.cited})"
         )
     folder = _writable(data_folder())
-    files = [
-        download(remote.urls, folder / f"{entry.name}-{remote.file}", remote.md5, progress)
-        for remote in entry.remotes
-    ]
-    copy = _save(
-        entry,
-        _checked(
-            entry, {remote.file: file for remote, file in zip(entry.remotes, files, strict=True)}
-        ),
-    )
-    for file in files:
+    files: dict[str, Path] = {}
+    for remote in entry.remotes:
+        target = folder / f"{entry.name}-{remote.file}"
+        files[remote.file] = download(remote.urls, target, remote.md5, progress)
+    copy = _save(entry, _checked(entry, files))
+    for file in files.values():
         file.unlink(missing_ok=True)
     return copy
 
 
-def import_files(entry: RegisteredSet, given: Sequence[Path]) -> Path:
-    """Check files got by hand (the official ones, or a prepared NPZ file) and keep a prepared copy."""
-    missing = [str(file) for file in given if not file.is_file()]
+def import_files(entry: RegisteredSet, files: Sequence[Path]) -> Path:
+    """Verify files that were downloaded by hand, and store a prepared copy.
+
+    Args:
+        entry: The data set.
+        files: The official files, or one prepared NPZ file.
+
+    Returns:
+        The prepared copy.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is damaged or of another version.
+    """
+    missing = [str(file) for file in files if not file.is_file()]
     if missing:
         raise FileNotFoundError(f"no such file: {', '.join(missing)}")
-    by_name = {file.name: file for file in given}
+    by_name = {file.name: file for file in files}
     for remote in (*entry.remotes, *entry.also):
         file = by_name.get(remote.file)
         if file and md5_of(file) != remote.md5:
             raise ValueError(
-                f"the checksum of {file} is {md5_of(file)}, the official file has {remote.md5}: truncated or another version"
+                f"the checksum of {file} is {md5_of(file)}, the official file has {remote.md5}: "
+                "truncated or another version"
             )
-    if len(entry.official) == len(given) == 1:
-        by_name = {entry.official[0]: given[0]}
+    if len(entry.official) == len(files) == 1:
+        by_name = {entry.official[0]: files[0]}
     return _save(entry, _checked(entry, by_name))
 
 
 def _checked(entry: RegisteredSet, files: dict[str, Path]) -> Arrays:
-    """The arrays of the files, once they have been read as the data set they are meant to be."""
+    """Return the arrays of files, after the data set was read from them once."""
     try:
         arrays = _arrays(entry, files)
         entry.read(entry, arrays)
@@ -110,13 +140,14 @@ def _arrays(entry: RegisteredSet, files: dict[str, Path]) -> Arrays:
     lacking = [name for name in entry.official if name not in files]
     if lacking or entry.prepare is None:
         raise ValueError(
-            f"also needed: {', '.join(lacking)}; give all of {', '.join(entry.official)} together, or one prepared NPZ file"
+            f"also needed: {', '.join(lacking)}; give all of {', '.join(entry.official)} together, "
+            "or one prepared NPZ file"
         )
     return entry.prepare({name: files[name] for name in entry.official})
 
 
 def _save(entry: RegisteredSet, arrays: Arrays) -> Path:
-    """Write to a temporary file first, so that a prepared copy is whole or absent."""
+    """Write a prepared copy through a temporary file, so that it is complete or absent."""
     folder = _writable(data_folder())
     handle, name = tempfile.mkstemp(suffix=".npz", dir=folder)
     try:
@@ -136,7 +167,7 @@ def _writable(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"cannot make the data folder {folder} ({error}); {hint}") from error
-    # the owner's permission is asked too, because the system lets an administrator write into folders marked read-only
+    # The owner's permission counts, too: an administrator may write into read-only folders.
     if not (os.access(folder, os.W_OK) and folder.stat().st_mode & stat.S_IWUSR):
         raise OSError(f"the data folder {folder} is read-only; {hint}")
     return folder

@@ -1,4 +1,4 @@
-"""A synthetic set of any size, made in seconds: to see how cost grows where no real set is large enough. It says nothing about methods."""
+"""A synthetic data set of any size, for measuring cost; it says nothing about methods."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from equipoise.validation.limits import check_memory
 from equipoise.validation.settings import Settings
 
 NAME = "synthetic"
-APART = 3.0  # standard deviations between two centres on average: classes overlap, so that there is something to learn and to miss
-AT_ONCE = 1 << 16  # samples
+APART = 3.0  # mean distance of two centres in standard deviations, so that classes overlap
+AT_ONCE = 1 << 16  # samples to which centres are added at a time
 
 
 class Synthetic(Settings):
-    """How large it is, and which one."""
+    """Size and seed of a synthetic data set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,26 +28,38 @@ class Synthetic(Settings):
         0,
         ge=0,
         lt=2**63,
-        description="of the samples; the experiment's own seed deals and splits them",
+        description="of the samples; the experiment's seed partitions and splits them",
     )
 
 
-def load(made: Synthetic) -> Dataset:
-    """Normal clouds around one centre per class; its name says that it is synthetic, wherever it is shown."""
-    numbers = (made.samples + made.classes) * made.features + made.samples
-    check_memory(4 * numbers, f"a synthetic set of {made.samples:,} samples")
+def load(config: Synthetic) -> Dataset:
+    """Return normal clouds around one centre per class, with a name that says so.
+
+    Args:
+        config: Its size and seed.
+
+    Raises:
+        ValueError: If it would take too much memory.
+    """
+    numbers = (config.samples + config.classes) * config.features + config.samples
+    check_memory(4 * numbers, f"a synthetic set of {config.samples:,} samples")
     centres = torch.randn(
-        made.classes, made.features, generator=torch_stream(made.seed, NAME, "centres")
+        config.classes, config.features, generator=torch_stream(config.seed, NAME, "centres")
     )
-    centres *= APART / (2 * made.features) ** 0.5
+    centres *= APART / (2 * config.features) ** 0.5
     y = torch.randint(
-        made.classes, (made.samples,), generator=torch_stream(made.seed, NAME, "labels")
+        config.classes, (config.samples,), generator=torch_stream(config.seed, NAME, "labels")
     )
-    x = torch.randn(made.samples, made.features, generator=torch_stream(made.seed, NAME, "samples"))
-    for start in range(0, made.samples, AT_ONCE):
+    x = torch.randn(
+        config.samples, config.features, generator=torch_stream(config.seed, NAME, "samples")
+    )
+    for start in range(0, config.samples, AT_ONCE):
         x[start : start + AT_ONCE] += centres[y[start : start + AT_ONCE]]
-    name = f"{NAME}, {made.samples:,} samples, {made.features:,} features, {made.classes:,} classes, seed {made.seed}"
-    task = Task("classification", (made.features,), made.classes)
+    name = (
+        f"{NAME}, {config.samples:,} samples, {config.features:,} features, "
+        f"{config.classes:,} classes, seed {config.seed}"
+    )
+    task = Task("classification", (config.features,), config.classes)
     return Dataset(
         name,
         x,

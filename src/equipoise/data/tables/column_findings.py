@@ -340,7 +340,7 @@ def _tells_rows_apart(name: str, columns: Columns) -> bool:
 
 
 def _is_range(cells: np.ndarray) -> bool:
-    """Return True if whole numbers are those from the lowest to the highest, each once, in any order."""
+    """Return True if whole numbers are all from the lowest to the highest, each once."""
     return bool(len(np.unique(cells)) == len(cells) == cells.max() - cells.min() + 1)
 
 

@@ -21,7 +21,7 @@ from equipoise.validation.names import quoted
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 CLASS_WORDS = ("none", "na", "null")  # gaps that may be a class where they are a label
-# Distinct values up to which a column may be a label: its spelling is kept if numbers would lose it.
+# Distinct values up to which a column may be a label, whose spelling must not be lost.
 MOST_SPELLINGS = 50
 _SAMPLED_ROWS = 200  # by which the separator is found
 # `01` and `1.0`, which are the same as `1` once they are numbers.

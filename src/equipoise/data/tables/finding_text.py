@@ -74,8 +74,8 @@ def codings(names: Mapping[str, set[str]], files: Mapping[str, str]) -> str:
     for site, values in names.items():
         groups.setdefault(tuple(sorted(values)), []).append(files[site])
     texts = []
-    for values, in_files in list(groups.items())[:_SHOWN]:
-        texts.append(f"{some(map(as_value, values))} in {some(sorted(set(in_files)))}")
+    for group, in_files in list(groups.items())[:_SHOWN]:
+        texts.append(f"{some(map(as_value, group))} in {some(sorted(set(in_files)))}")
     return "; ".join(texts)
 
 

@@ -84,7 +84,7 @@ def find_repeated(tables: Mapping[str, Table], origins: Mapping[str, Origin]) ->
 
 
 def row_keys(table: Table) -> np.ndarray:
-    """Return one number for each row that is equal for equal rows, whatever the order of columns."""
+    """Return a number per row that is equal for equal rows, in any order of columns."""
     keys = np.zeros(len(next(iter(table.values()))), np.uint64)
     for name, cells in table.items():
         keys += _mixed(cell_keys(cells) ^ _text_key(name))

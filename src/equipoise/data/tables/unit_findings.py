@@ -154,7 +154,7 @@ def without_codes(numbers: np.ndarray) -> np.ndarray:
 
 
 def _isolated(code: float, rest: np.ndarray) -> bool:
-    """Return True if a code lies farther from the rest than numbers of the rest lie from each other."""
+    """Return True if a code is farther from other numbers than these are from each other."""
     low, high = float(rest.min()), float(rest.max())
     if low <= code <= high:
         return False

@@ -1,4 +1,4 @@
-"""What an actor is told at its start: the run, and where its data are."""
+"""Specification of a run for the actors of a cluster."""
 
 from __future__ import annotations
 
@@ -21,25 +21,47 @@ from equipoise.transports.workers.memory import to_arrays
 
 @dataclass(frozen=True)
 class JobSpec:
-    """The run, and its data: in the object stores, or made by each node."""
+    """A run and its data.
+
+    Attributes:
+        told: The message to an actor, as JSON.
+        data: The reference to the data in the object stores; None if each node makes its own.
+        bytes: The size of the data.
+        can_be_made: True if a node can make the data from its own data folder.
+        fingerprint: The fingerprint of the data.
+    """
 
     told: bytes
-    data: Any  # the reference of the arrays, None: each node makes its own
-    bytes: int  # of the arrays
-    can_be_made: bool  # by a node, from its own data folder
+    data: Any
+    bytes: int
+    can_be_made: bool
     fingerprint: str
 
     def made_at(self, store: int) -> bool:
-        """Whether a node with such an object store makes the data itself."""
+        """Return True if a node with an object store of so many bytes makes the data itself."""
         return self.data is None or self.bytes > store / 2
 
 
 def job_spec_of(
-    ray: Any, wanted: Experiment, job: Job, federation: Federation, roster: Roster, room: float
+    ray: Any, experiment: Experiment, job: Job, federation: Federation, roster: Roster, room: float
 ) -> tuple[JobSpec, Federation]:
-    """The data go into the object store if there is room; this process, too, then reads them there and needs no copy of its own."""
-    told, arrays = to_arrays(federation)
-    bytes, data = sum(array.nbytes for array in arrays.values()), None
+    """Specify a run for actors, and put its data into the object store if there is room.
+
+    Args:
+        ray: The module, connected.
+        experiment: The experiment.
+        job: The message that opens client runtimes.
+        federation: The data.
+        roster: Names and sizes of the clients.
+        room: Bytes of the object store that the data may use.
+
+    Returns:
+        The specification, and the data as this process shall hold them: in the object store, if
+        they are there.
+    """
+    layout, arrays = to_arrays(federation)
+    bytes = sum(array.nbytes for array in arrays.values())
+    data = None
     if bytes <= room:
         data = ray.put(arrays)
         shared = ray.get(data)
@@ -49,5 +71,7 @@ def job_spec_of(
                 federation, x=torch.from_numpy(shared["x"]), y=torch.from_numpy(shared["y"])
             )
     path = [path or os.getcwd() for path in sys.path]
-    words = json.dumps({"kind": kind(), "job": job.text(), "path": path, "data": told}).encode()
-    return JobSpec(words, data, bytes, wanted.dataset is None, roster.fingerprint), federation
+    message = {"kind": kind(), "job": job.text(), "path": path, "data": layout}
+    can_be_made = experiment.dataset is None
+    spec = JobSpec(json.dumps(message).encode(), data, bytes, can_be_made, roster.fingerprint)
+    return spec, federation

@@ -1,4 +1,4 @@
-"""What a cluster says of itself, asked from outside: whether it answers, whether it asks for a token, its versions and nodes."""
+"""Probe of a Ray cluster from outside: whether it answers, asks for a token, and its nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from equipoise.experiment import ConfigurationError
 
 ANSWER_DEADLINE = 15.0  # seconds for a cluster to answer
-# In a process of its own: Ray ends a process whose cluster does not answer.
+# Runs in a process of its own, since Ray ends a process whose cluster does not answer.
 _LOOK = """
 import json, os, socket, sys
 host, _, port = sys.argv[1].rpartition(":")
@@ -63,38 +63,63 @@ def is_loopback(address: str) -> bool:
 
 
 def look(cluster: str, token: Path | None, trust: bool = False) -> dict[str, Any]:
-    """What a cluster says of itself. One that does not answer, that refuses the token, or that asks for none, is refused here."""
-    given = "RAY_AUTH_TOKEN" in os.environ or token is not None
-    settings = (
-        os.environ
-        | ({"RAY_AUTH_TOKEN_PATH": str(token)} if token is not None else {})
-        | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-    )
-    try:
-        asked = subprocess.run(
-            [sys.executable, "-P", "-c", _LOOK, cluster, *(["token"] if given else [])],
-            env=settings, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_DEADLINE,
-        )  # fmt: skip
-        answer = json.loads(asked.stdout)
-    except (subprocess.TimeoutExpired, ValueError):
-        raise ConfigurationError(
-            f"the cluster at {cluster} did not answer within {ANSWER_DEADLINE:.0f} s; see that its head runs and that its ports can be reached"
-        ) from None
+    """Return the facts about a cluster: its versions and nodes.
+
+    Args:
+        cluster: HOST:PORT of its head.
+        token: The file with its token.
+        trust: Accept a cluster that asks for no token.
+
+    Raises:
+        ConfigurationError: If it does not answer, refuses the token, or asks for none.
+    """
+    has_token = "RAY_AUTH_TOKEN" in os.environ or token is not None
+    answer = _answer(cluster, token, has_token)
     if "unreachable" in answer:
         raise ConfigurationError(
-            f"no cluster answers at {cluster} ({answer['unreachable']}); "
-            "see that its head runs and that its port can be reached, or start one with `equipoise cluster start --head`"
+            f"no cluster answers at {cluster} ({answer['unreachable']}); check that its head runs "
+            "and that its port can be reached, or start one with `equipoise cluster start --head`"
         )
-    found = answer["found"]
-    if found is None:
+    facts = answer["found"]
+    if facts is None and has_token:
         raise ConfigurationError(
-            f"the cluster at {cluster} refused the token; copy the file with its token from its head" if given else
-            f"the cluster at {cluster} asks for a token and there is none here; let RAY_AUTH_TOKEN_PATH name the file with it"
-        )  # fmt: skip
-    if not found["token"] and not trust:
-        raise ConfigurationError(
-            f"the cluster at {cluster} asks for no token, so whoever reaches its ports runs code there; start it with `equipoise cluster start`, "
-            "or add --trust-network if only people you trust reach them"
+            f"the cluster at {cluster} refused the token; "
+            "copy the file with its token from its head"
         )
-    assert isinstance(found, dict)
-    return found
+    if facts is None:
+        raise ConfigurationError(
+            f"the cluster at {cluster} asks for a token and there is none here; "
+            "let RAY_AUTH_TOKEN_PATH name the file with it"
+        )
+    if not facts["token"] and not trust:
+        raise ConfigurationError(
+            f"the cluster at {cluster} asks for no token, so whoever reaches its ports runs code "
+            "there; start it with `equipoise cluster start`, or add --trust-network if only "
+            "people you trust reach them"
+        )
+    assert isinstance(facts, dict)
+    return facts
+
+
+def _answer(cluster: str, token: Path | None, has_token: bool) -> dict[str, Any]:
+    environment = os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    if token is not None:
+        environment |= {"RAY_AUTH_TOKEN_PATH": str(token)}
+    command = [sys.executable, "-P", "-c", _LOOK, cluster]
+    if has_token:
+        command.append("token")
+    try:
+        probe = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ANSWER_DEADLINE,
+        )
+        answer: dict[str, Any] = json.loads(probe.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        raise ConfigurationError(
+            f"the cluster at {cluster} did not answer within {ANSWER_DEADLINE:.0f} s; "
+            "check that its head runs and that its ports can be reached"
+        ) from None
+    return answer

@@ -1,4 +1,7 @@
-"""States of clients: on the disk of the server before they count. Small ones travel with a call; large ones are references into the object stores."""
+"""Client states on a cluster: small ones travel with calls, large ones as references.
+
+A state is on the disk of the server before it counts.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,26 @@ from equipoise.transports.ray.nodes import INLINE
 
 
 class References:
-    """The least recently used go, beyond a limit of bytes; what is not here is put again from its file."""
+    """References to states in the object stores, up to a number of bytes.
+
+    The least recently used are released first. A state that has none is put again from its file.
+
+    Args:
+        ray: The module, connected.
+        files: The run's folder of files.
+    """
 
     def __init__(self, ray: Any, files: Path) -> None:
-        self.ray, self.files, self.written = ray, files, ServerStates(files)
-        # name of a state -> its reference and size
+        self.ray = ray
+        self.files = files
+        self.written = ServerStates(files)
+        # reference and size by the name of a state
         self.held: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self.bytes = 0
         self.limit = 0.0
 
     def of(self, name: str) -> Any:
-        """What to send for a state: the reference that an actor left, or a new one of its file; of a small one the file's content."""
+        """Return what is sent for a state: a reference, or the bytes of a small one."""
         if name not in self.held:
             data = np.frombuffer(state_path(self.files, name).read_bytes(), np.uint8)
             if len(data) <= INLINE:
@@ -35,7 +47,7 @@ class References:
         return self.held[name][0]
 
     def kept(self, reply: Reply, state: Any, reference: Any) -> Reply:
-        """The reply, once its state is in the run's files."""
+        """Write the state of a reply to the run's files; return the reply, or why it failed."""
         if reply.state is None:
             return reply
         try:
@@ -50,7 +62,8 @@ class References:
 
     def forget(self, name: str) -> None:
         """Release the reference to a state."""
-        self.bytes -= self.held.pop(name, (None, 0))[1]
+        _, size = self.held.pop(name, (None, 0))
+        self.bytes -= size
 
     def _hold(self, name: str, reference: Any, bytes: int) -> None:
         self.forget(name)

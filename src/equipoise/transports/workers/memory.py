@@ -1,4 +1,4 @@
-"""The federation's arrays in memory that all processes share."""
+"""Arrays of a federation in memory that processes share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALIGNMENT = 4096
 
 
 def to_arrays(federation: Federation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What another process must be told of a federation, and its arrays."""
+    """Return a federation as plain data and arrays, for another process."""
     arrays: dict[str, np.ndarray] = {
         "x": federation.x.numpy(),
         "y": federation.y.numpy(),
@@ -36,21 +36,38 @@ def to_arrays(federation: Federation) -> tuple[dict[str, Any], dict[str, np.ndar
     return {"name": federation.name, "ids": list(federation.ids), "task": task}, arrays
 
 
-def from_arrays(told: dict[str, Any], arrays: dict[str, np.ndarray]) -> Federation:
-    """The federation over those arrays, which are not copied."""
-    train, validation, test = (
-        Parts(arrays[f"{part} index"], arrays[f"{part} offsets"]) for part in PARTS
-    )
+def from_arrays(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Federation:
+    """Return the federation that `to_arrays` described; arrays are not copied.
+
+    Args:
+        facts: The plain data.
+        arrays: The arrays by name.
+    """
+    parts = {part: Parts(arrays[f"{part} index"], arrays[f"{part} offsets"]) for part in PARTS}
     return Federation(
-        name=told["name"], task=Task.of(told["task"]),
-        x=torch.from_numpy(arrays["x"]), y=torch.from_numpy(arrays["y"]), ids=tuple(told["ids"]), shared_test=arrays["shared test"],
-        train=train, validation=validation, test=test,
-    )  # fmt: skip
+        name=facts["name"],
+        task=Task.of(facts["task"]),
+        x=torch.from_numpy(arrays["x"]),
+        y=torch.from_numpy(arrays["y"]),
+        ids=tuple(facts["ids"]),
+        train=parts["train"],
+        validation=parts["validation"],
+        test=parts["test"],
+        shared_test=arrays["shared test"],
+    )
 
 
 def share(federation: Federation, descriptor: int) -> dict[str, Any]:
-    """Put the federation's arrays into the memory; what another process must be told to find them there."""
-    told, arrays = to_arrays(federation)
+    """Write the arrays of a federation into shared memory.
+
+    Args:
+        federation: The federation.
+        descriptor: The descriptor of the memory.
+
+    Returns:
+        The plain data with which `attach` finds the arrays.
+    """
+    facts, arrays = to_arrays(federation)
     layout: dict[str, Any] = {}
     offset = 0
     for name, array in arrays.items():
@@ -60,20 +77,27 @@ def share(federation: Federation, descriptor: int) -> dict[str, Any]:
     os.ftruncate(descriptor, 0)  # memory of an earlier run is not kept
     os.ftruncate(descriptor, total)
     for name, array in arrays.items():
-        # Written, not copied into a mapping: the system fills whole pages at once. It takes at most 2 GiB at a time.
-        content, done = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, 0
-        while done < len(content):
-            done += os.pwrite(descriptor, content[done:], layout[name]["offset"] + done)
-    return {**told, "arrays": layout, "bytes": total}
+        # Written, not copied into a mapping, since the system fills whole pages at once. One call
+        # writes at most 2 GiB.
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        written = 0
+        while written < len(content):
+            position = layout[name]["offset"] + written
+            written += os.pwrite(descriptor, content[written:], position)
+    return {**facts, "arrays": layout, "bytes": total}
 
 
-def attach(told: dict[str, Any], descriptor: int) -> Federation:
-    """The federation over that memory. Copy on write: a stray write stays in this process."""
-    memory = mmap.mmap(descriptor, told["bytes"], access=mmap.ACCESS_COPY)
-    arrays = {
-        name: np.frombuffer(
-            memory, where["dtype"], int(np.prod(where["shape"], dtype=np.int64)), where["offset"]
-        ).reshape(where["shape"])
-        for name, where in told["arrays"].items()
-    }
-    return from_arrays(told, arrays)
+def attach(facts: dict[str, Any], descriptor: int) -> Federation:
+    """Return the federation in shared memory, copied on write so that a stray write stays here.
+
+    Args:
+        facts: The plain data that `share` returned.
+        descriptor: The descriptor of the memory.
+    """
+    memory = mmap.mmap(descriptor, facts["bytes"], access=mmap.ACCESS_COPY)
+    arrays = {}
+    for name, place in facts["arrays"].items():
+        count = int(np.prod(place["shape"], dtype=np.int64))
+        flat = np.frombuffer(memory, place["dtype"], count, place["offset"])
+        arrays[name] = flat.reshape(place["shape"])
+    return from_arrays(facts, arrays)
