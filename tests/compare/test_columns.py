@@ -88,9 +88,10 @@ def test_distances_are_those_of_parameters_and_features_apart(result: Comparison
 
 def test_seconds_of_every_client_are_recorded(result: Comparison) -> None:
     run = Run(result.entries[1].run.folder)
-    seconds = [record["client_seconds"] for record in run.rounds()]
-    assert [sorted(by_client) for by_client in seconds] == [["0", "1", "2"]] * 4
-    values = [value for by_client in seconds for value in by_client.values()]
+    rows = run.client_seconds()
+    assert [row["client"] for row in rows if row["round"] == 4] == ["0", "1", "2"]
+    assert {row["round"] for row in rows} == {1, 2, 3, 4}
+    values = [row["seconds"] for row in rows]
     assert value(result, "fedavg", "seconds_per_client") == pytest.approx(np.mean(values))
     assert value(result, "fedavg", "seconds_per_client_std") == pytest.approx(np.std(values))
 

@@ -517,9 +517,7 @@ class _Reader:
         """
         moved = 0
         seconds = 0.0
-        own: list[float] = []
-        for record in self.rounds:
-            own += record["client_seconds"].values()
+        own = [row["seconds"] for row in self.run.client_seconds()]
         for record in (*self.rounds, *self.finish):
             moved += record["bytes_down"] + record["bytes_up"]
             for phase in ("clients", "transport", "aggregation"):

@@ -168,6 +168,26 @@ class Run:
         """Return one record per committed round: cohort, joined, bytes each way, seconds by phase."""
         return self._records(1, self.config["rounds"])
 
+    def client_seconds(self) -> list[dict[str, Any]]:
+        """Return the seconds that each client's steps took in each round of training.
+
+        They are rows with round, client and seconds; none in runs of versions that did not record
+        them.
+        """
+        rows = self.store.rows(
+            "select round, phase, seconds from seconds "
+            "where phase like ? and round between 1 and ? order by rowid",
+            (f"{CLIENT_PHASE}%", self.config["rounds"]),
+        )
+        return [
+            {
+                "round": row["round"],
+                "client": row["phase"].removeprefix(CLIENT_PHASE),
+                "seconds": row["seconds"],
+            }
+            for row in rows
+        ]
+
     def finish(self) -> list[dict[str, Any]]:
         """Return the records after the last round, as `rounds` does.
 
@@ -178,9 +198,10 @@ class Run:
     def _records(self, first: int, last: int) -> list[dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
         for row in self.store.rows(
-            """select r.*, s.phase as timed, s.seconds from rounds as r left join seconds as s on s.round = r.round
+            """select r.*, s.phase as timed, s.seconds
+               from rounds as r left join seconds as s on s.round = r.round and s.phase not like ?
                where r.round between ? and ? order by r.round, s.rowid""",
-            (first, last),
+            (f"{CLIENT_PHASE}%", first, last),
         ):
             phase, seconds = row.pop("timed"), row.pop("seconds")
             if row["round"] not in found:
@@ -189,15 +210,9 @@ class Run:
                     "cohort": json.loads(row["cohort"]),
                     "joined": json.loads(row["joined"]),
                     "seconds": {},
-                    "client_seconds": {},
                 }
-            if phase is None:
-                continue
-            record = found[row["round"]]
-            if phase.startswith(CLIENT_PHASE):
-                record["client_seconds"][phase.removeprefix(CLIENT_PHASE)] = seconds
-            else:
-                record["seconds"][phase] = seconds
+            if phase is not None:
+                found[row["round"]]["seconds"][phase] = seconds
         return list(found.values())
 
     def rejected(self) -> list[dict[str, Any]]:
