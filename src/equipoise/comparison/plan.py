@@ -391,7 +391,7 @@ def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> d
     A section such as `training` is changed key by key. A model is replaced as a whole, and so are
     all models of an experiment that has several.
     """
-    settings = {}
+    settings: dict[str, Any] = {}
     for key, value in overrides.items():
         if isinstance(value, Mapping) and key not in ("model", "models"):
             settings |= {f"{key}.{name}": inner for name, inner in value.items()}

@@ -20,6 +20,7 @@ from equipoise.comparison.entries import (
 from equipoise.comparison.executor import Progress, cores, execute
 from equipoise.comparison.measures import DISTANCES, OPTIONAL, RANKED, is_of_group
 from equipoise.comparison.plan import (
+    VALIDATION,
     Cell,
     Setting,
     as_config,
@@ -30,7 +31,6 @@ from equipoise.comparison.plan import (
 )
 from equipoise.comparison.served import (
     SEPARATOR,
-    VALIDATION,
     check_served,
     served_rows,
     tested_row,
