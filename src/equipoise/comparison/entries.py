@@ -16,6 +16,7 @@ from equipoise.comparison.measures import (
     CLIENT_SECONDS,
     DISTANCES,
     NO_MODELS,
+    NO_RIVAL,
     NO_TARGET,
     NOT_REACHED,
 )
@@ -85,7 +86,7 @@ class Entry:
         values |= self._by_group()
         values["speed_up"] = self._speed_up(target)
         if math.isnan(values["speed_up"]):
-            reasons["speed_up"] = NOT_REACHED
+            reasons["speed_up"] = NO_RIVAL if self.rival is None else NOT_REACHED
         return Aggregates(values, reasons)
 
     def _by_group(self) -> dict[str, float]:
@@ -103,10 +104,9 @@ class Entry:
         return found
 
     def _target_mean(self) -> float | None:
-        if not isinstance(self.target, RunResult):
-            return self.target
-        best = self.target.main.curve.training().best(self.metric)
-        return None if best is None else best[1]
+        if isinstance(self.target, RunResult):
+            return _best_mean(self.target)
+        return self.target
 
     def _speed_up(self, target: float | None) -> float:
         """Return how many times fewer rounds than the baseline it needs to the target.
@@ -114,6 +114,10 @@ class Entry:
         Without a target it is the best mean of the baseline.
         """
         if self.rival is None:
+            return NAN
+        if target is None:
+            target = _best_mean(self.rival)
+        if target is None:
             return NAN
         own = self.run.main.curve.by_round()
         rival = self.rival.main.curve.by_round()
@@ -132,6 +136,12 @@ class Entry:
     def gains(self) -> dict[str, float]:
         """Return client -> how much better it is than alone; positive is better."""
         return self.run.main.gains
+
+
+def _best_mean(run: RunResult) -> float | None:
+    """Return the best mean over clients in training; None if no round was measured."""
+    best = run.main.curve.training().best(run.main.metric)
+    return None if best is None else best[1]
 
 
 def open_runs(

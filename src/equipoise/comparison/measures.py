@@ -26,6 +26,7 @@ OPTIONAL = (
 )
 EXTREMES = ("worst", "best", "worst_change", "p10_change", "p90_change")  # over clients
 NO_TARGET = "no target was named; --target 0.8, say"
+NO_RIVAL = "no run of the baseline method to compare rounds with"
 NOT_REACHED = "the target was not reached"
 NO_MODELS = "no distances: clients send no model to compare with the global one"
 BY_GROUP = ("average", "change")  # columns for single groups of clients, as `average[mnist]`
