@@ -224,7 +224,7 @@ def test_what_is_given_stands_in_place_of_what_a_file_says() -> None:
         ({"baseline": ["x"]}, "baseline: expected a name"),
         ({"measure": 3}, "measure: expected a name"),
         ({"level": "0.9"}, "level: expected a number"),
-        ({"target": "high"}, "target: expected a number"),
+        ({"target": [1]}, "target: expected a number"),
     ):
         with pytest.raises(ConfigurationError, match=sentence):
             from_file(FromFile(wrong), **dict.fromkeys(wrong))

@@ -478,9 +478,9 @@ def from_file(config: FromFile, **arguments: Any) -> tuple[FromFile, dict[str, A
     settings = {}
     for name, value in arguments.items():
         settings[name] = value or config.get(name) or value
-    if isinstance(config.get("models"), Mapping):
+    if "models" in arguments and isinstance(config.get("models"), Mapping):
         # These are the networks of the experiment, not served models.
-        settings["models"] = arguments.get("models", ())
+        settings["models"] = arguments["models"]
     for name, value in settings.items():
         kind, word = _KINDS.get(name, ((list, tuple), "list"))
         if value and not isinstance(value, kind):
