@@ -4,8 +4,8 @@ A method is a frozen dataclass of hyper-parameters with a few short functions ov
 a client does, and how the server weighs, updates and delivers. It holds no state; the server's and
 the clients' states are records that are passed in and out. Subclass `Method` and override the slots
 that differ from FedAvg. The method then runs in process, with worker processes and on a cluster,
-and checkpoints and composition need no further code. The comment behind or above a field is its
-help text.
+and checkpoints and composition need no further code. The help text of a parameter is its entry in
+the `Attributes` of the class docstring, or else the comment behind or above its field.
 """
 
 from __future__ import annotations

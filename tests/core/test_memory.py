@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.client import Client
+from equipoise.data import federate
+from equipoise.experiment.build import prepare
 from equipoise.losses.terms import supervised
 from equipoise.models import names
 from equipoise.records import Record, read, write
-from equipoise.simulate import federate, prepare
 from equipoise.tree import Tree
 
 EPS = 1e-3  # with less, Adam takes whole steps along gradients that are nothing but rounding (a bias in front of a batch norm)

@@ -482,8 +482,8 @@ def test_a_cluster_without_a_token_is_for_those_who_trust_the_network(
 @pytest.mark.parametrize(("answer", "token", "sentence"), [
     (None, True, "at 1.2.3.4:5 refused the token; copy the file with its token from its head"),
     (None, False, "at 1.2.3.4:5 asks for a token and there is none here; let RAY_AUTH_TOKEN_PATH name the file with it"),
-    (b"Traceback", False, "at 1.2.3.4:5 did not answer within 15 s; see that its head runs"),
-    (subprocess.TimeoutExpired("", 15), False, "at 1.2.3.4:5 did not answer within 15 s; see that its head runs"),
+    (b"Traceback", False, "at 1.2.3.4:5 did not answer within 15 s; check that its head runs"),
+    (subprocess.TimeoutExpired("", 15), False, "at 1.2.3.4:5 did not answer within 15 s; check that its head runs"),
 ])  # fmt: skip
 def test_a_cluster_that_gives_no_answer(
     answer: Any, token: bool, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

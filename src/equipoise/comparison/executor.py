@@ -1,4 +1,4 @@
-"""Running the cells of a comparison side by side in child processes; what is finished is left alone."""
+"""Execution of the runs of a comparison in parallel child processes; finished runs are skipped."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,18 @@ from equipoise.runs import Run
 from equipoise.storage.files import RunError, check_output
 from equipoise.storage.store import DATABASE
 
-LAST_SECONDS = 10.0  # for a process that was told to end
+LAST_SECONDS = 10.0  # for a process to end after it was asked to
 
 
 @dataclass
 class Progress:
-    """What a comparison tells to whoever watches; the defaults say nothing."""
+    """Receivers of the events of a comparison; the defaults ignore them.
+
+    Attributes:
+        on_plan: Called with the missing runs and the number of finished ones.
+        on_round: Called with a run and the number of its last round.
+        on_end: Called with a run and the reason of its failure, or None.
+    """
 
     on_plan: Callable[[Sequence[Cell], int], None] = lambda missing, finished: None
     on_round: Callable[[Cell, int], None] = lambda cell, number: None
@@ -34,8 +41,10 @@ class Progress:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def execute(
@@ -44,8 +53,21 @@ def execute(
     jobs: int,
     progress: Progress,
     where: Mapping[str, Any] | None = None,
+    start: Callable[[], subprocess.Popen[bytes]] | None = None,
 ) -> dict[str, str]:
-    """Run what is missing, `jobs` at a time, `where` a cluster is named there; returns the reason of every failure by the name of the cell."""
+    """Run what is missing.
+
+    Args:
+        cells: The runs of the comparison.
+        folder: The folder of the runs.
+        jobs: Runs at a time.
+        progress: Receives events.
+        where: Arguments of `equipoise.run` that name a cluster.
+        start: Starts a child process that executes jobs (see `run_process`).
+
+    Returns:
+        The reason of every failure, by the name of the run.
+    """
     missing = [cell for cell in cells if not finished(folder / cell.name)]
     progress.on_plan(missing, len(cells) - len(missing))
     failures: dict[str, str] = {}
@@ -55,23 +77,22 @@ def execute(
             failures[cell.name] = failure
         progress.on_end(cell, failure)
 
-    _side_by_side(
-        [cell for cell in missing if cell.experiment.why_not_portable is None],
-        folder,
-        jobs,
-        progress,
-        ended,
-        where or {},
-    )
+    portable = [cell for cell in missing if cell.experiment.why_not_portable is None]
+    in_child = partial(_in_child, folder=folder, progress=progress, where=where or {})
+    _in_parallel(portable, jobs, start or _start, in_child, ended)
     for cell in missing:
-        # its data, model or method live in this process only
+        # Its data, model or method exist in this process only.
         if cell.experiment.why_not_portable is not None:
-            ended(cell, _here(cell, folder, progress))
+            ended(cell, _in_this_process(cell, folder, progress))
     return failures
 
 
 def finished(folder: Path) -> bool:
-    """Whether a folder holds a finished run; a damaged one is an error that says so."""
+    """Return True if a folder holds a finished run.
+
+    Raises:
+        RunError: It holds a damaged one.
+    """
     if not (folder / DATABASE).exists():
         return False
     run = Run(folder)
@@ -81,48 +102,51 @@ def finished(folder: Path) -> bool:
         run.store.close()
 
 
-def _here(cell: Cell, folder: Path, progress: Progress) -> str | None:
+def _in_this_process(cell: Cell, folder: Path, progress: Progress) -> str | None:
     from equipoise.comparison.run_process import run_cell
 
-    def tell(kind: str, round: int = 0) -> None:
+    def send(kind: str, round: int = 0) -> None:
         if kind == "round":
             progress.on_round(cell, round)
 
     try:
-        run_cell(cell.experiment, folder / cell.name, tell)
+        run_cell(cell.experiment, folder / cell.name, send)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
 
 
-def _side_by_side(
+def _in_parallel(
     cells: Sequence[Cell],
-    folder: Path,
     jobs: int,
-    progress: Progress,
+    start: Callable[[], subprocess.Popen[bytes]],
+    in_child: Callable[[subprocess.Popen[bytes], Cell], str | None],
     ended: Callable[[Cell, str | None], None],
-    where: Mapping[str, Any],
 ) -> None:
-    left, children, stop = deque(cells), [], threading.Event()
+    """Run cells in child processes; a thread for each process gives it one cell after another."""
+    waiting = deque(cells)
+    children: list[subprocess.Popen[bytes]] = []
+    stop = threading.Event()
 
-    def lane() -> None:
+    def work() -> None:
         child = None
-        while left and not stop.is_set():
+        while waiting and not stop.is_set():
             try:
-                cell = left.popleft()
-            except IndexError:  # another lane took the last one
+                cell = waiting.popleft()
+            except IndexError:  # another thread took the last one
                 break
             if child is None or child.poll() is not None:
-                child = _start()
+                child = start()
                 children.append(child)
-            failure = _in_child(child, cell, folder, progress, where)
+            failure = in_child(child, cell)
             if not stop.is_set():
                 ended(cell, failure)
 
-    with ThreadPoolExecutor(max(1, min(jobs, len(cells)))) as pool:
-        lanes = [pool.submit(lane) for _ in range(min(jobs, len(cells)))]
+    threads = min(jobs, len(cells))
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        futures = [pool.submit(work) for _ in range(threads)]
         try:
-            for future in lanes:
+            for future in futures:
                 future.result()
         finally:
             stop.set()
@@ -131,14 +155,15 @@ def _side_by_side(
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # One thread each: as many processes as cores fill the machine, and results must not depend on the number of threads.
+    # One thread each: as many processes as cores fill the machine, and results must not depend on
+    # the number of threads.
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
-    # -P: what lies in the current folder, a stranger's perhaps, is not imported in place of a library.
+    # -P: a file in the current folder, a stranger's perhaps, must not be imported as a library.
     command = [sys.executable, "-P", "-m", "equipoise.comparison.run_process"]
-    # A session of its own: Ctrl-C reaches this process only, which then ends its children in order.
+    # A session of its own: Ctrl-C reaches this process only, which then ends its children.
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -155,8 +180,9 @@ def _in_child(
     progress: Progress,
     where: Mapping[str, Any],
 ) -> str | None:
-    """Why the run failed; None if it did not."""
-    log, limit = folder / cell.name / "log.txt", cell.experiment.participation.deadline
+    """Run a cell in a child process; return the reason of its failure, or None."""
+    log = folder / cell.name / "log.txt"
+    limit = cell.experiment.participation.deadline
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         check_output(log)
@@ -171,14 +197,18 @@ def _in_child(
                 progress.on_round(cell, last["round"])
     except TimeoutError:
         _end(child)
-        return f"no sign of life for {limit:g} seconds (participation.deadline), so it was ended; the comparison, run again, goes on with it"
+        return (
+            f"no sign of life for {limit:g} seconds (participation.deadline), so it was ended; the "
+            "comparison, run again, continues it"
+        )
     if last.get("event") == "done":
         log.unlink(missing_ok=True)
         return None
     if last.get("event") == "failed":
         return f"{last['reason']} (details in {log})"
     code = child.wait(LAST_SECONDS)
-    return f"its process ended with {'signal' if code < 0 else 'status'} {abs(code)} (details in {log})"
+    kind = "signal" if code < 0 else "status"
+    return f"its process ended with {kind} {abs(code)} (details in {log})"
 
 
 def _send(
@@ -200,7 +230,11 @@ def _send(
 
 
 def _events(child: subprocess.Popen[bytes], limit: float) -> Iterator[dict[str, Any]]:
-    """Events of a job as they come, until its last or the end of the process; silence beyond the limit is a TimeoutError."""
+    """Yield the events of a job, until its last one or the end of the process.
+
+    Raises:
+        TimeoutError: The process was silent for longer than the limit.
+    """
     assert child.stdout is not None
     rest = b""
     with selectors.DefaultSelector() as selector:
@@ -218,7 +252,7 @@ def _events(child: subprocess.Popen[bytes], limit: float) -> Iterator[dict[str, 
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Closing its input asks a child to end; one that does not is killed."""
+    """End a child: closing its input asks it to, and one that does not is killed."""
     assert child.stdin is not None
     with suppress(OSError):
         child.stdin.close()

@@ -1,4 +1,4 @@
-"""What a comparison has to run: every method, partition, seed and grid point on the same data, initial model and cohorts."""
+"""The plan of a comparison: every method, partition, seed and grid point on identical data."""
 
 from __future__ import annotations
 
@@ -21,21 +21,31 @@ from equipoise.runs.baseline import ALONE
 from equipoise.validation.imports import OWN, FromFile, Imports
 from equipoise.validation.names import nearest, quoted
 
-OPERATIONAL = ("workers", "keep", "memory")  # change how a run is carried out, never what comes out
+OPERATIONAL = ("workers", "keep", "memory")  # settings that never change a result
 Setting = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a comparison; its name follows from its content, so a rerun finds it again."""
+    """One run of a comparison.
+
+    Attributes:
+        label: The name of its method in the table.
+        partition: The partition.
+        seed: The seed.
+        experiment: The experiment.
+        name: Its folder; it follows from the content, so that a rerun finds it again.
+        alone: The name of the run of training alone that shares everything but the method.
+        setting: The grid point.
+    """
 
     label: str
     partition: str
     seed: int
     experiment: Experiment = field(repr=False)
     name: str
-    alone: str  # the name of the Standalone run that shares everything but the method
-    setting: Setting = ()  # the grid point
+    alone: str
+    setting: Setting = ()
 
 
 def plan(
@@ -46,92 +56,129 @@ def plan(
     grid: Mapping[str, Sequence[Any]] | None = None,
     imports: Imports = OWN,
 ) -> list[Cell]:
-    """All runs of a comparison, Standalone first; it is added where it is not among the methods. `imports`: what their code may be taken from.
+    """Return all runs of a comparison, training alone first; it is added if it is missing.
 
-    >>> cells = plan({"rounds": 2}, ["fedavg", "fedprox"], seeds=[1, 2], grid={"method.mu": [0.01, 0.1]})
-    >>> [(cell.label, cell.seed, dict(cell.setting)) for cell in cells if cell.seed == 1]
-    [('standalone', 1, {}), ('fedavg', 1, {}), ('fedprox', 1, {'method.mu': 0.01}), ('fedprox', 1, {'method.mu': 0.1})]
+    Args:
+        base: The settings that all runs share.
+        methods: Names of methods, mappings with parameters, or Method objects.
+        seeds: The seeds; by default that of `base`.
+        partitions: The partitions; by default that of `base`.
+        grid: Setting -> values to choose from.
+        imports: The packages that code of methods may be imported from.
+
+    Raises:
+        ConfigurationError: There is no method, or a list or the grid is wrong.
+        ValueError: A method or a key of the grid is unknown.
+
+    >>> grid = {"method.mu": [0.01, 0.1]}
+    >>> cells = plan({"rounds": 2}, ["fedavg", "fedprox"], seeds=[1, 2], grid=grid)
+    >>> [(cell.label, dict(cell.setting)) for cell in cells if cell.seed == 1]
+    ... # doctest: +NORMALIZE_WHITESPACE
+    [('standalone', {}), ('fedavg', {}), ('fedprox', {'method.mu': 0.01}),
+     ('fedprox', {'method.mu': 0.1})]
     """
     config = as_config(base)
-    _check_lists(seeds, partitions, grid or {})
+    grid = grid or {}
+    _check_lists(seeds, partitions, grid)
+    listed, alone = _with_baseline(config, methods, imports)
+    _check_grid(grid, listed)
+    shared = experiment(config, imports)
+    all_seeds = list(dict.fromkeys(seeds)) or [shared.seed]
+    all_partitions = list(dict.fromkeys(partitions)) or [shared.data.partition]
+    names = labels([{"method": _spec(method)} for method in listed])
+    cells: dict[str, Cell] = {}  # two grid points may lead to the same experiment
+    for partition, seed in itertools.product(all_partitions, all_seeds):
+        fixed = {"data.partition": partition, "seed": seed, "workers": 0}
+        for label, method in zip(names, listed, strict=True):
+            for setting in _settings(grid, method):
+                settings = with_settings(config, fixed | _of_experiment(setting))
+                tuned = _tuned(method, _of_method(setting))
+                own = experiment({**settings, "method": tuned}, imports)
+                baseline = experiment({**dict(own), "method": alone}, imports)
+                name = folder_name(own)
+                cells[name] = Cell(
+                    label,
+                    own.data.partition_name,
+                    seed,
+                    own,
+                    name,
+                    folder_name(baseline),
+                    setting,
+                )
+    _check_same_optimiser(list(cells.values()))
+    return list(cells.values())
+
+
+def _with_baseline(
+    config: Mapping[str, Any], methods: Sequence[Any], imports: Imports
+) -> tuple[list[Any], Any]:
+    """Return the methods without repetitions, training alone first; and training alone."""
     if not methods:
         raise ConfigurationError(
             "methods: expected at least one, got none; `equipoise methods` lists them"
         )
-    listed = _distinct(
-        [as_method(alone_for(config) if method == ALONE else method, imports) for method in methods]
-    )
-    reference = next((method for method in listed if _name(method) == ALONE), None) or as_method(
-        alone_for(config)
-    )
-    listed = _distinct([reference, *listed])
-    _check_grid(grid or {}, listed)
-    shared = experiment(config, imports)
-    seeds, dealt = (
-        list(dict.fromkeys(seeds)) or [shared.seed],
-        list(dict.fromkeys(partitions)) or [shared.data.partition],
-    )
-    names = labels([{"method": _spec(method)} for method in listed])
-    cells = []
-    for partition, seed, (label, method) in itertools.product(
-        dealt, seeds, zip(names, listed, strict=True)
-    ):
-        for setting in _settings(grid or {}, method):
-            fixed = {"data.partition": partition, "seed": seed, "workers": 0} | {
-                k: v for k, v in setting if not _of_method(k)
-            }
-            tuned = _tuned(
-                method,
-                {key.removeprefix("method."): value for key, value in setting if _of_method(key)},
-            )
-            wanted = experiment({**with_settings(config, fixed), "method": tuned}, imports)
-            alone = folder_name(experiment({**dict(wanted), "method": reference}, imports))
-            cells.append(
-                Cell(
-                    label,
-                    wanted.data.partition_name,
-                    seed,
-                    wanted,
-                    folder_name(wanted),
-                    alone,
-                    setting,
-                )
-            )
+    listed = []
+    for method in methods:
+        listed.append(as_method(alone_for(config) if method == ALONE else method, imports))
+    alone = next((method for method in listed if _name(method) == ALONE), None)
+    if alone is None:
+        alone = as_method(alone_for(config))
+    return _distinct([alone, *listed]), alone
+
+
+def _check_same_optimiser(cells: Sequence[Cell]) -> None:
     if len({cell.experiment.training.keep_optimiser for cell in cells}) > 1:
         raise ConfigurationError(
-            "grid: training.keep_optimiser must be the same in all runs of a comparison, else a change against training alone would be the "
-            "optimiser's memory and not the method; set it once for all: training.keep_optimiser=true, or compare twice"
+            "grid: training.keep_optimiser must be the same in all runs of a comparison, else a "
+            "change against training alone would be the optimiser's memory and not the method; "
+            "set it once for all: training.keep_optimiser=true, or compare twice"
         )
-    return list({cell.name: cell for cell in cells}.values())
 
 
 def default_baseline(labels: Sequence[str]) -> str:
-    """The method that others are tested against unless told: fedavg, else the first that is not training alone."""
-    return (
-        "fedavg"
-        if "fedavg" in labels
-        else next((label for label in labels if label != ALONE), ALONE)
-    )
+    """Return the method that others are tested against by default.
+
+    It is fedavg if it is there, else the first that is not training alone.
+    """
+    if "fedavg" in labels:
+        return "fedavg"
+    return next((label for label in labels if label != ALONE), ALONE)
 
 
-def from_file(config: FromFile, **given: Any) -> tuple[FromFile, dict[str, Any]]:
-    """A comparison's file without its lists, and the lists: what was given stands in place of what the file says."""
-    found = {name: value or config.get(name) or value for name, value in given.items()}
-    kinds: dict[str, tuple[Any, str]] = {
-        "grid": (Mapping, "mapping"), "baseline": (str, "name"), "measure": (str, "name"), "level": ((int, float), "number"),
-        "target": ((int, float), "number"),
-    }  # fmt: skip
-    for name, value in found.items():
-        kind, word = kinds.get(name, ((list, tuple), "list"))
-        if value and not isinstance(value, kind):
-            raise ConfigurationError(f"{name}: expected a {word}, got {quoted(value)}")
-    return config.changed(
-        {key: value for key, value in config.items() if key not in given}, given.values()
-    ), found
+_KINDS: dict[str, tuple[Any, str]] = {  # of settings that are no list: type, and its name
+    "grid": (Mapping, "mapping"),
+    "baseline": (str, "name"),
+    "measure": (str, "name"),
+    "level": ((int, float), "number"),
+    "target": ((int, float), "number"),
+}
+
+
+def from_file(config: FromFile, **typed: Any) -> tuple[FromFile, dict[str, Any]]:
+    """Split the file of a comparison.
+
+    Args:
+        config: The content of the file.
+        typed: Lists and settings that replace those of the file, unless they are empty.
+
+    Returns:
+        The settings that all runs share, and the lists and settings of the comparison.
+
+    Raises:
+        ConfigurationError: A setting has the wrong type.
+    """
+    settings = {}
+    for name, value in typed.items():
+        settings[name] = value or config.get(name) or value
+        kind, noun = _KINDS.get(name, ((list, tuple), "list"))
+        if settings[name] and not isinstance(settings[name], kind):
+            raise ConfigurationError(f"{name}: expected a {noun}, got {quoted(settings[name])}")
+    shared = {key: value for key, value in config.items() if key not in typed}
+    return config.changed(shared, typed.values()), settings
 
 
 def as_config(base: Experiment | Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration as a mapping whose sections are mappings; Python objects in it stay what they are."""
+    """Return a configuration as nested mappings; Python objects in it stay as they are."""
     return {
         key: as_config(value) if isinstance(value, BaseModel) else value  # type: ignore[arg-type]
         for key, value in dict(base).items()
@@ -139,7 +186,10 @@ def as_config(base: Experiment | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def alone_for(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Standalone as the reference of a configuration: of several models it trains the one that clients keep."""
+    """Return training alone as the baseline of a configuration.
+
+    Of several models it trains the one that clients keep.
+    """
     several = list(config.get("models") or {})
     if not several:
         return {"name": ALONE}
@@ -149,53 +199,60 @@ def alone_for(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def as_method(given: Any, imports: Imports = OWN) -> Any:
-    """A method as given, checked: as plain data with all its parameters, or as it is where another process could not import it."""
-    method = (
-        given if isinstance(given, Method) else method_from(method_spec(given, imports), imports)
-    )
-    return method if name_is_local(method) else spec_of(method)
+def as_method(method: Any, imports: Imports = OWN) -> Any:
+    """Return a method as plain data with all its parameters.
+
+    A Method object that another process could not import is returned as it is.
+
+    Args:
+        method: A name, a mapping with parameters, or a Method object.
+        imports: The packages that its code may be imported from.
+
+    Raises:
+        ValueError: There is no such method, or a parameter is wrong.
+    """
+    built = method
+    if not isinstance(method, Method):
+        built = method_from(method_spec(method, imports), imports)
+    return built if name_is_local(built) else spec_of(built)
 
 
-def content(wanted: Experiment) -> dict[str, Any]:
-    """All that the result of a run depends on, as plain data."""
-    found: dict[str, Any] = json.loads(
-        json.dumps(
-            {key: value for key, value in wanted.to_spec().items() if key not in OPERATIONAL},
-            default=str,
-        )
-    )
-    if wanted.dataset is not None:
+def content(experiment: Experiment) -> dict[str, Any]:
+    """Return all that the result of a run depends on, as plain data."""
+    spec = {key: value for key, value in experiment.to_spec().items() if key not in OPERATIONAL}
+    plain: dict[str, Any] = json.loads(json.dumps(spec, default=str))
+    if experiment.dataset is not None:
         digest = hashlib.blake2b(digest_size=8)
-        for tensor in (wanted.dataset.x, wanted.dataset.y):
+        for tensor in (experiment.dataset.x, experiment.dataset.y):
             digest.update(tensor.contiguous().numpy().data)
-        found["dataset"] = digest.hexdigest()
-    objects = {
-        name: spec
-        for name, spec in wanted.architectures().items()
-        if not isinstance(spec, (str, dict))
-    }
+        plain["dataset"] = digest.hexdigest()
+    objects = {}
+    for name, architecture in experiment.architectures().items():
+        if not isinstance(architecture, (str, dict)):
+            objects[name] = getattr(architecture, "__qualname__", repr(architecture))
     if objects:
-        found["objects"] = {
-            name: getattr(spec, "__qualname__", repr(spec)) for name, spec in objects.items()
-        }
-    return found
+        plain["objects"] = objects
+    return plain
 
 
-def folder_name(wanted: Experiment) -> str:
-    """A readable name that two experiments share exactly when their content is the same."""
-    text = json.dumps(content(wanted), sort_keys=True)
-    method = spec_of(wanted.build_method())["name"].rpartition(":")[2].lower()
-    return f"{method}-s{wanted.seed}-{hashlib.blake2b(text.encode(), digest_size=5).hexdigest()}"
+def folder_name(experiment: Experiment) -> str:
+    """Return a readable name that two experiments share exactly if their content is the same."""
+    text = json.dumps(content(experiment), sort_keys=True)
+    method = spec_of(experiment.build_method())["name"].rpartition(":")[2].lower()
+    digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+    return f"{method}-s{experiment.seed}-{digest}"
 
 
 def default_folder(base: Experiment | Mapping[str, Any], imports: Imports = OWN) -> Path:
-    """Where a comparison goes unless told: the same settings lead to the same folder, so that a rerun completes it."""
-    wanted = experiment(as_config(base), imports)
-    shared = {key: value for key, value in content(wanted).items() if key not in ("method", "seed")}
+    """Return the default folder of a comparison.
+
+    The same settings lead to the same folder, so that a rerun completes it.
+    """
+    own = experiment(as_config(base), imports)
+    shared = {key: value for key, value in content(own).items() if key not in ("method", "seed")}
     shared["data"].pop("partition")
     digest = hashlib.blake2b(json.dumps(shared, sort_keys=True).encode(), digest_size=4).hexdigest()
-    return Path("comparisons") / f"{Path(wanted.data.name).name}-{digest}"
+    return Path("comparisons") / f"{Path(own.data.name).name}-{digest}"
 
 
 def _spec(method: Any) -> dict[str, Any]:
@@ -206,14 +263,27 @@ def _name(method: Any) -> str:
     return str(_spec(method)["name"])
 
 
-def _distinct(given: Sequence[Any]) -> list[Any]:
-    """The methods without repetitions, in their order."""
-    keys = [json.dumps(_spec(method), sort_keys=True, default=str) for method in given]
-    return list(dict(zip(keys, given, strict=True)).values())
+def _distinct(methods: Sequence[Any]) -> list[Any]:
+    """Return the methods without repetitions, in their order."""
+    by_content = {}
+    for method in methods:
+        key = json.dumps(_spec(method), sort_keys=True, default=str)
+        by_content[key] = method
+    return list(by_content.values())
 
 
-def _of_method(key: str) -> bool:
+def _is_of_method(key: str) -> bool:
     return key.startswith("method.")
+
+
+def _of_method(setting: Setting) -> dict[str, Any]:
+    """Return the parameters of the method in a grid point."""
+    return {key.removeprefix("method."): value for key, value in setting if _is_of_method(key)}
+
+
+def _of_experiment(setting: Setting) -> dict[str, Any]:
+    """Return the other settings in a grid point."""
+    return {key: value for key, value in setting if not _is_of_method(key)}
 
 
 def _tuned(method: Any, parameters: Mapping[str, Any]) -> Any:
@@ -223,23 +293,20 @@ def _tuned(method: Any, parameters: Mapping[str, Any]) -> Any:
         return with_settings(method, parameters)
     base, guests = parts(method)
     of_base = {key: value for key, value in parameters.items() if "." not in key}
-    of_guests = {
-        slot: {
+    tuned = {}
+    for slot, guest in guests.items():
+        of_guest = {
             key.removeprefix(f"{slot}."): value
             for key, value in parameters.items()
             if key.startswith(f"{slot}.")
         }
-        for slot in guests
-    }
-    return compose(
-        replace(base, **of_base),
-        **{slot: replace(guest, **of_guests[slot]) for slot, guest in guests.items()},
-    )
+        tuned[slot] = replace(guest, **of_guest)
+    return compose(replace(base, **of_base), **tuned)
 
 
 def _applies(key: str, method: Any) -> bool:
-    """Whether a grid key concerns a method: `method.mu` does where the method has a mu, `training.lr` always."""
-    return not _of_method(key) or key.removeprefix("method.") in flat(_spec(method))
+    """Return True if a grid key concerns a method, as `method.mu` does if the method has a mu."""
+    return not _is_of_method(key) or key.removeprefix("method.") in flat(_spec(method))
 
 
 def _check_lists(seeds: Sequence[Any], partitions: Sequence[Any], grid: Mapping[str, Any]) -> None:
@@ -270,11 +337,13 @@ def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> Non
             )
         if key in ("seed", "data.partition", "method", "method.name"):
             raise ConfigurationError(
-                f"grid: {key} is not a setting to tune; use the seeds, partitions and methods of the comparison"
+                f"grid: {key} is not a setting to tune; use the seeds, partitions and methods of "
+                "the comparison"
             )
         if key == "evaluation" or key.startswith("evaluation."):
             raise ConfigurationError(
-                f"grid: {key} is not a setting to tune: all runs of a comparison are measured alike; set it for all"
+                f"grid: {key} is not a setting to tune: all runs of a comparison are measured "
+                "alike; set it for all"
             )
         if not any(_applies(key, method) for method in listed):
             known = sorted({f"method.{name}" for method in listed for name in flat(_spec(method))})

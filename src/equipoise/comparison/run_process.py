@@ -1,8 +1,9 @@
-"""A process that carries out runs of a comparison, one after another.
+"""A process that executes runs of a comparison, one after another.
 
-Each line of its standard input is a job, {"experiment", "imports", "folder", "log", "path", "where"}; it answers with one line of JSON for every event, the last of
-a job being "done" or "failed". When the input ends, whoever started it is gone or wants no more: it ends at once. Nothing is lost, since a
-round counts once its transaction is committed.
+Each line of its standard input is a job, {"experiment", "imports", "folder", "log", "path",
+"where"}. It answers with one line of JSON for every event, the last of a job being "done" or
+"failed". When the input ends, the parent is gone or needs no more runs: the process ends at once.
+Nothing is lost, since a round counts once its transaction is committed.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from equipoise.storage.tables import RoundRecord
 from equipoise.validation.imports import Imports
 
 SIGN_OF_LIFE = 1.0  # seconds between two signs of life inside a round
-Tell = Callable[..., None]
+Send = Callable[..., None]
 
 
 def main() -> None:
+    """Execute jobs from standard input until it ends."""
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
     events = os.fdopen(os.dup(1), "w", buffering=1)
 
-    def tell(kind: str, **details: Any) -> None:
+    def send(kind: str, **details: Any) -> None:
         events.write(json.dumps({"event": kind, **details}) + "\n")
 
     while True:  # until the input ends
@@ -48,50 +50,57 @@ def main() -> None:
             run_cell(
                 experiment(job["experiment"], Imports.of_job(job["imports"])),
                 Path(job["folder"]),
-                tell,
+                send,
                 job["where"],
             )
-            tell("done")
+            send("done")
         except Exception as error:
             traceback.print_exc()
-            tell("failed", reason=_in_one_line(error))
+            send("failed", reason=_in_one_line(error))
 
 
 class ReportEvents(Callback):
-    """Reports every round, and inside a round a sign of life each second, as events."""
+    """Reports every round as an event, and within a round a sign of life each second."""
 
-    def __init__(self, tell: Tell) -> None:
-        self.tell = tell
+    def __init__(self, send: Send) -> None:
+        self.send = send
         self.last_event = time.monotonic()
 
     def on_start(self, start: RunStart) -> None:
-        self.tell("round", round=start.first - 1)
+        """Report the last round that was computed before."""
+        self.send("round", round=start.first - 1)
 
     def on_client(self, progress: ClientProgress) -> None:
+        """Report a sign of life."""
         if time.monotonic() - self.last_event > SIGN_OF_LIFE:
             self.last_event = time.monotonic()
-            self.tell("alive")
+            self.send("alive")
 
     def on_round(self, record: RoundRecord) -> None:
+        """Report a round."""
         if not record.finish:
-            self.tell("round", round=record.round)
+            self.send("round", round=record.round)
 
 
 def run_cell(
-    wanted: Experiment, folder: Path, tell: Tell, where: Mapping[str, Any] = MappingProxyType({})
+    planned: Experiment, folder: Path, send: Send, where: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
     """Run an experiment, or resume the run of an earlier process, and report its events."""
-    events = ReportEvents(tell)
+    events = ReportEvents(send)
     if (folder / DATABASE).exists():
-        resume(folder, events, experiment=wanted, **where)
+        resume(folder, events, experiment=planned, **where)
     else:
-        run(wanted, folder, events, quiet=True, **where)
+        run(planned, folder, events, quiet=True, **where)
 
 
 def _in_one_line(error: Exception) -> str:
-    """The message, or for an error inside a method where it was and the last line of its traceback."""
-    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1].strip()}"
+    """Return the message; of an error inside a method, its place and the end of the traceback."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    if len(lines) == 1:
+        return lines[0]
+    return f"{lines[0]} {lines[-1].strip()}"
 
 
 def _read(jobs: queue.SimpleQueue[str]) -> None:

@@ -1,7 +1,8 @@
-"""How figures look: one style, colours for paper and for a dark screen, lines that stay apart where they coincide, names beside what they name.
+"""The style of figures: colours for light and dark screens, lines that stay distinguishable, names.
 
-matplotlib and not plotly: the page then holds pictures of some ten kilobytes in place of a script of four megabytes, opens at once on a
-phone, prints, and the same function makes the figure of a paper. Texts in the SVG stay texts.
+matplotlib and not plotly: the page then holds pictures of some ten kilobytes in place of a script
+of four megabytes, opens at once on a phone, prints, and the same function makes the figure of a
+paper. Texts in the SVG stay texts.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Every colour of a figure on paper, and the one in its place on a dark screen. The first eight are Okabe and Ito's, which readers with any
-# colour vision can tell apart; their black is a shade lighter, since matplotlib writes no fill for black and none could be put in its place.
+# Every colour of a figure on paper, and its replacement on a dark screen. The first eight are Okabe
+# and Ito's, which readers with any colour vision can distinguish. Their black is a shade lighter:
+# matplotlib writes no fill for black, so that it could not be replaced.
 THEME = {
     "#0072b2": "#63b8ee", "#d55e00": "#ff9550", "#009e73": "#34cda0", "#cc79a7": "#eaa6cb", "#e69f00": "#f4bd49", "#56b4e9": "#9bd6fa",
     "#1a1a1a": "#f2f4f6", "#8c6d1f": "#cfb066", "#00785a": "#45d3a5", "#b4401c": "#ff9070", "#6b6b6b": "#aab2ba",
@@ -33,10 +35,10 @@ IN_IMAGES = {
     GAIN: "#179b76",
     LOSS: "#dd6a42",
     ALONE: "#868e96",
-}  # of points drawn as an image, which no theme reaches: seen on both grounds
+}  # of points drawn as an image, which no theme changes: visible on both backgrounds
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
-LONGEST = 18  # signs of a name inside a figure; the middle of a longer one is left out
+LONGEST = 18  # characters of a name inside a figure; the middle of a longer one is left out
 STYLE: Any = {
     "font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "axes.axisbelow": True,
     "axes.edgecolor": EDGE, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK, "ytick.color": INK, "figure.facecolor": PAPER,
@@ -48,15 +50,21 @@ SIZE = (4.6, 3.3)
 
 
 def new(height: float = SIZE[1]) -> tuple[Figure, Axes]:
+    """Return an empty figure of a height in inches, and its axes."""
     figure = Figure(figsize=(SIZE[0], height), layout="constrained")
     return figure, figure.add_subplot()
 
 
 def encoded(draw: Callable[[], Figure], kind: str) -> bytes:
-    """The file of a figure; the same figure always gives the same bytes."""
+    """Return the file of a figure; the same figure always gives the same bytes.
+
+    Args:
+        draw: Draws the figure.
+        kind: "svg", "png" or "pdf".
+    """
     out = io.BytesIO()
     with rc_context(STYLE), warnings.catch_warnings():
-        # a browser finds a font for every script; a box in a PNG is no reason to stop
+        # A browser finds a font for every script; a box in a PNG is no reason to stop.
         warnings.filterwarnings("ignore", "Glyph")
         draw().savefig(
             out,
@@ -67,20 +75,17 @@ def encoded(draw: Callable[[], Figure], kind: str) -> bytes:
 
 
 def data_uri(draw: Callable[[], Figure]) -> str:
-    """An SVG that follows the reader's choice between light and dark, as it can stand in a page."""
-    return (
-        "data:image/svg+xml;base64,"
-        + base64.b64encode(themed(encoded(draw, "svg").decode()).encode()).decode()
-    )
+    """Return a figure as the address of an image, which follows the choice of light or dark."""
+    svg = themed(encoded(draw, "svg").decode())
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def themed(svg: str) -> str:
-    """The same picture with every colour behind a name; in SVG a text holds no bare <, so what is inside <...> is markup."""
+    """Return an SVG in which every colour is a variable, with values for light and dark."""
+    # A text in an SVG holds no bare <, so that everything inside <...> is markup.
     named = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(?<=: )#[0-9a-f]{6}", _named, tag[0]), svg)
-    light, dark = (
-        ";".join(f"--c{key[1:]}:{value}" for key, value in pairs)
-        for pairs in (((key, key) for key in THEME), THEME.items())
-    )
+    light = ";".join(f"--c{colour[1:]}:{colour}" for colour in THEME)
+    dark = ";".join(f"--c{colour[1:]}:{value}" for colour, value in THEME.items())
     style = f"<style>:root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
     return re.sub(r"<svg[^>]*>", lambda tag: tag[0] + style, named, count=1)
 
@@ -90,7 +95,14 @@ def _named(colour: re.Match[str]) -> str:
 
 
 def apart(place: int, points: int) -> dict[str, Any]:
-    """How the line of this place is drawn, so that it is seen even where it coincides with others: colour, stroke, and marks at rounds of its own."""
+    """Return the style of a line that is visible even where it coincides with others.
+
+    It has its own colour and stroke, and marks at rounds of its own.
+
+    Args:
+        place: The position of the line among the lines of the figure.
+        points: The number of points of the line.
+    """
     step = max(1, points // 6)
     return {
         "color": COLOURS[place % len(COLOURS)],
@@ -102,23 +114,26 @@ def apart(place: int, points: int) -> dict[str, Any]:
 
 
 def short(name: str) -> str:
-    """
+    """Return a name that is short enough for a figure.
+
     >>> short("boston"), short("Hospital of Saint Mary, ward 3")
     ('boston', 'Hospital o… ward 3')
     """
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 8]}…{name[-7:]}"
 
 
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places near the wanted ones, in their order, at least `gap` apart, and between low and high if there is room.
+def spread(desired: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Return positions near the desired ones, in their order and at least `gap` apart.
+
+    They lie between `low` and `high` if there is room.
 
     >>> spread([1.0, 1.0, 5.0], 1.0, 0.0, 5.0)
     [1.0, 2.0, 5.0]
     >>> spread([5.0, 5.0, 5.0], 1.0, 0.0, 5.0)
     [3.0, 4.0, 5.0]
     """
-    order = sorted(range(len(wanted)), key=lambda k: wanted[k])
-    places = [float(value) for value in wanted]
+    order = sorted(range(len(desired)), key=lambda k: desired[k])
+    places = [float(value) for value in desired]
     for before, now in zip([None, *order], order, strict=False):
         places[now] = max(places[now], low if before is None else places[before] + gap)
     for after, now in zip([None, *order[::-1]], order[::-1], strict=False):
@@ -127,7 +142,12 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def name_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None:
-    """The name of every line to the right of its end (name, x, y, colour), pushed apart where ends coincide."""
+    """Write the name of every line to the right of its end; names do not overlap.
+
+    Args:
+        axes: The axes.
+        ends: Name, x, y and colour of the end of every line.
+    """
     ends = [end for end in ends if np.isfinite(end[2])]
     if not ends:
         return
@@ -146,7 +166,12 @@ def name_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None
 
 
 def name_points(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
-    """A name beside every point, where it covers no other name: right of it if there is room, else the nearest free place around it."""
+    """Write a name next to every point, where it covers no other name.
+
+    Args:
+        axes: The axes.
+        points: Name, x and y of every point.
+    """
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
@@ -155,49 +180,67 @@ def name_points(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
         ((x - left) / (right - left) * width, (y - low) / (high - low) * height)
         for _, x, y in points
     ]
-    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in marks]
-    for (name, x, y), (at_x, at_y) in zip(points, marks, strict=True):
-        label = short(name)
-        wide = 4.4 * len(label)
-        choices = [
-            (side, lift) for lift in (0, 10, -10, 20, -20, 30, -30) for side in (7, -7 - wide)
-        ]
-
-        def box(
-            choice: tuple[float, float], x: float = at_x, y: float = at_y, wide: float = wide
-        ) -> tuple[float, float, float, float]:
-            return x + choice[0], y + choice[1] - 5, x + choice[0] + wide, y + choice[1] + 5
-
-        def cost(
-            choice: tuple[float, float], box: Callable[..., tuple[float, float, float, float]] = box
-        ) -> float:
-            a = box(choice)
-            hits = sum(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in taken)
-            return (
-                10 * hits
-                + 20 * (a[0] < 0 or a[2] > width or a[1] < 0 or a[3] > height)
-                + abs(choice[1]) / 10
-            )
-
-        best = min(choices, key=cost)
-        taken.append(box(best))
+    taken: list[_Box] = [(x - 4, y - 4, x + 4, y + 4) for x, y in marks]
+    line = {"arrowstyle": "-", "color": EDGE, "linewidth": 0.6, "shrinkB": 3}
+    for (name, x, y), mark in zip(points, marks, strict=True):
+        text = short(name)
+        offset, box = _free_place(mark, 4.4 * len(text), taken, (width, height))
+        taken.append(box)
         axes.annotate(
-            label, (x, y), best, textcoords="offset points", va="center", fontsize=8, zorder=4,
-            arrowprops={"arrowstyle": "-", "color": EDGE, "linewidth": 0.6, "shrinkB": 3} if best[1] else None,
-        )  # fmt: skip
+            text,
+            (x, y),
+            offset,
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            zorder=4,
+            arrowprops=line if offset[1] else None,
+        )
+
+
+_Box = tuple[float, float, float, float]  # left, bottom, right, top
+
+
+def _free_place(
+    mark: tuple[float, float], wide: float, taken: Sequence[_Box], size: tuple[float, float]
+) -> tuple[tuple[float, float], _Box]:
+    """Return the best place for a name near a mark, as an offset from it and as a box.
+
+    Places right of the mark come first. Overlaps and places outside the picture cost most.
+    """
+    best = None
+    for lift in (0, 10, -10, 20, -20, 30, -30):
+        for side in (7.0, -7 - wide):
+            left = mark[0] + side
+            middle = mark[1] + lift
+            box = (left, middle - 5, left + wide, middle + 5)
+            outside = box[0] < 0 or box[1] < 0 or box[2] > size[0] or box[3] > size[1]
+            overlaps = sum(_overlap(box, other) for other in taken)
+            cost = 10 * overlaps + 20 * outside + abs(lift) / 10
+            if best is None or cost < best[0]:
+                best = (cost, (side, float(lift)), box)
+    assert best is not None
+    return best[1], best[2]
+
+
+def _overlap(first: _Box, second: _Box) -> bool:
+    apart_in_x = first[2] <= second[0] or second[2] <= first[0]
+    apart_in_y = first[3] <= second[1] or second[3] <= first[1]
+    return not apart_in_x and not apart_in_y
 
 
 def label(axes: Axes, x: str, y: str) -> None:
+    """Write the titles of both axes."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
 
 
 def in_legend(name: str) -> str:
-    """matplotlib leaves out of a legend what begins with an underscore."""
+    """Return a name for a legend, from which matplotlib omits names with a leading underscore."""
     return f" {short(name)}" if name.startswith("_") else short(name)
 
 
 def legend_below(figure: Figure, count: int) -> None:
-    """Below the picture, where it covers no point."""
+    """Draw the legend of `count` entries below the picture, where it covers no point."""
     figure.set_figheight(SIZE[1] + 0.17 * -(-count // 3))
     figure.legend(loc="outside lower center", ncols=3)

@@ -1,4 +1,4 @@
-"""A run on disk, read: its configuration, its table, its models."""
+"""A run on disk, opened for reading: its configuration, its tables, its models."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _COLUMNS = (
 
 
 def _selected(what: str, where: Mapping[str, Any]) -> tuple[str, list[Any]]:
-    """The query for what of the long table, of rows with these values, and its parameters."""
+    """Return a query of the long table for rows with these values, and its parameters."""
     condition = " and ".join(f"{key} = ?" for key in where) or "1"
     return f"select {what} from measurements where {condition} order by rowid", list(where.values())
 
 
 def _remember_metrics(folder: Path, facts: Any) -> None:
-    """Direction and unit of metrics that are not built in; a run of an older version says nothing of any."""
+    """Register direction and unit of metrics that are not built in, as the run recorded them."""
     if facts is None:
         return
     try:
@@ -86,13 +86,13 @@ class Run:
 
     @property
     def status(self) -> str:
-        """finished; running while a process works on it; stopped if none does and rounds are missing."""
+        """Return "finished", "running" while a process works on it, or "stopped"."""
         found = str(self.store.meta("status"))
         return "stopped" if found == "running" and not is_held(self.folder) else found
 
     @property
     def outdated(self) -> str | None:
-        """Why this version would compute something else; None if it would not."""
+        """Return why this version would compute other numbers; None if it would not."""
         return outdated(self.config, self.store.meta("version"), self.store.meta("task"))
 
     @property
@@ -110,10 +110,12 @@ class Run:
 
     @cached_property
     def task(self) -> Task:
+        """The task: kind, shape of inputs, number of outputs, names of classes."""
         return Task.of(self.store.meta("task"))
 
     @cached_property
     def clients(self) -> list[str]:
+        """The clients, in the order of the federation."""
         found = self.store.meta("clients")
         try:
             return [checked_name(client, "client id") for client in found]
@@ -134,9 +136,15 @@ class Run:
             database.execute("rollback")
 
     def table(self, **where: Any) -> list[dict[str, Any]]:
-        """The long table: one record per (round, client, model, phase, split, metric), which pandas.DataFrame takes as it is.
+        """Return the long table: one record per round, client, model, phase, split and metric.
 
-        Keywords select: `run.table(phase="final", split="test")`.
+        `pandas.DataFrame` takes it as it is.
+
+        Args:
+            where: Values of columns that select rows: `run.table(phase="final", split="test")`.
+
+        Raises:
+            TypeError: There is no such column.
         """
         for key in where:
             if key not in _COLUMNS:
@@ -146,18 +154,22 @@ class Run:
         return self.store.rows(*_selected("*", where))
 
     def columns(self, *names: str, **where: Any) -> list[tuple[Any, ...]]:
-        """As `table`, but some columns only, as plain tuples: what the values of very many clients are read by."""
+        """Return some columns of the table as plain tuples, which is fast for very many clients."""
         return self.store.tuples(*_selected(", ".join(names), where))
 
     def weights(self) -> list[dict[str, Any]]:
+        """Return the share of each client in the aggregate of each round."""
         return self.store.rows("select * from weights order by rowid")
 
     def rounds(self) -> list[dict[str, Any]]:
-        """One record per finished round: who was asked, who counted, bytes each way, seconds per phase."""
+        """Return one record per committed round: cohort, joined, bytes each way, seconds by phase."""
         return self._records(1, self.config["rounds"])
 
     def finish(self) -> list[dict[str, Any]]:
-        """As `rounds`, of the exchanges after the last round: none for most methods; one more for clients that came late."""
+        """Return the records after the last round, as `rounds` does.
+
+        Most methods have none. Clients that missed the final phase have one more.
+        """
         return self._records(self.config["rounds"] + 1, 2**62)
 
     def _records(self, first: int, last: int) -> list[dict[str, Any]]:
@@ -180,13 +192,16 @@ class Run:
         return list(found.values())
 
     def rejected(self) -> list[dict[str, Any]]:
+        """Return the replies that did not count, with the reason of each."""
         return self.store.rows("select * from rejected order by rowid")
 
     def replay(self) -> dict[str, Any]:
-        """The configuration with what befell this run written down, so that it repeats in process, bit for bit, as far as it has come (times apart).
+        """Return a configuration that repeats this run in process, bit for bit except for times.
 
-        The cohort of every round is scripted, with the attempt that counted, and so is every reply that did not count for a reason that the
-        experiment's own faults do not bring about again: a missed deadline, a lost site, a refused upload. `equipoise.run(run.replay())`.
+        It scripts the cohort of every round, with the attempt that counted. It also scripts every
+        reply that did not count for a reason that the simulated faults of the experiment do not
+        cause again: a missed deadline, a lost site, a refused upload. Use it as
+        `equipoise.run(run.replay())`.
         """
         from equipoise.engine.faults import FaultPlan
         from equipoise.experiment import Faults
@@ -227,9 +242,15 @@ class Run:
     def final(
         self, metric: str | None = None, model: str | None = None, split: str | None = None
     ) -> dict[str, float]:
-        """Client -> value at the end, or of a run that goes on after the last measured round, of the run's main metric, model and split unless named.
+        """Return client -> value at the end, or after the last measured round of a run in progress.
 
-        A client for whose samples the metric does not exist is absent; NaN is the value of a model that has diverged.
+        A client for whose samples the metric does not exist is absent; NaN is the value of a model
+        that has diverged.
+
+        Args:
+            metric: The metric; by default the main one of the run.
+            model: The served model; by default the main one.
+            split: The part of the data; by default the test data.
         """
         metric, model = metric or self.main_metric, model or self.main_model
         split = split or self.main_split
@@ -243,7 +264,10 @@ class Run:
         return {client: float("nan") if value is None else value for client, value in rows}
 
     def majority(self) -> dict[str, float]:
-        """Client -> accuracy of always naming the most frequent class of its test data; empty for a run of an older version."""
+        """Return client -> accuracy of always predicting the most frequent class of its test data.
+
+        It is empty for a run of an older version.
+        """
         return dict(
             self.columns(
                 "client", "value", phase="reference", model="majority", split=self.main_split
@@ -252,19 +276,23 @@ class Run:
 
     @property
     def test_sizes(self) -> dict[str, int]:
-        """Client -> number of test samples that its results rest on, its own or those shared by all."""
+        """Client -> number of test samples, its own or those of the shared test set."""
         shared = self.store.meta("shared test")
         if shared:
             return dict.fromkeys([*self.clients, SHARED], int(shared))
         return dict(zip(self.clients, self.store.meta("sizes")["test"], strict=True))
 
     def counts(self, model: str | None = None) -> dict[str, Any]:
-        """Client -> its table of counts of scores (see `metrics.score_histograms`), of the main model unless named; of clients that sent one."""
+        """Return client -> histogram of scores (see `metrics.score_histograms`), of those that sent one.
+
+        Args:
+            model: The served model; by default the main one.
+        """
         return tables(self.store, self.task, model or self.main_model, self.main_split)
 
     @property
     def main_metric(self) -> str:
-        """What the run's results are about, as its configuration says; a run of version 0.1 has no `main`."""
+        """The metric that results are about."""
         asked = self.config["evaluation"]
         return registry.main_of(
             registry.measured(self.task, asked["metrics"], asked.get("main")), asked.get("main")
@@ -272,26 +300,23 @@ class Run:
 
     @property
     def main_split(self) -> str:
-        """Each client's own test part; the shared test set where there is one."""
+        """Return "test" for the test data of each client, "shared" if there is a shared test set."""
         return "shared" if self.store.meta("shared test") else "test"
 
     @property
     def main_model(self) -> str:
-        """What clients end up using: the served model that the method marked as its main one."""
+        """The served model that clients end up using, as the method marks it."""
         marked = self.store.meta("main model")
         if marked is not None:
             return str(marked)
-        names = self.models()  # a run of version 0.1, where names decided
-        return (
-            "personal"
-            if "personal" in names
-            else "global"
-            if "global" in names
-            else (names or ["global"])[0]
-        )
+        names = self.models()  # a run of version 0.1, whose method marks none
+        for name in ("personal", "global"):
+            if name in names:
+                return name
+        return names[0] if names else "global"
 
     def models(self) -> list[str]:
-        """The names of the models that were measured."""
+        """Return the names of the served models that were measured."""
         rows = self.store.rows("select distinct model from measurements where phase = 'received'")
         return [row["model"] for row in rows]
 

@@ -48,9 +48,11 @@ class _Tracker(Callback):
         self.experiment = experiment
 
     def send(self, step: int, values: Mapping[str, float]) -> None:
+        """Send numbers of a step."""
         raise NotImplementedError
 
     def on_round(self, record: RoundRecord) -> None:
+        """Send the numbers of a round."""
         self.send(record.round, numbers(record, self.experiment.evaluation.main))
 
 
@@ -66,16 +68,19 @@ class TensorBoard(_Tracker):
         self.make_writer: Callable[[str], Any] = SummaryWriter
 
     def on_start(self, start: RunStart) -> None:
+        """Open the event file and write the settings."""
         self.writer = self.make_writer(str(start.folder / "tensorboard"))
         lines = (f"    {key}: {value}" for key, value in parameters(self.experiment).items())
         self.writer.add_text("experiment", "\n".join(lines))
 
     def send(self, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers of a step."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
     def on_end(self, folder: Path, error: BaseException | None) -> None:
+        """Close the event file."""
         self.writer.close()
 
 
@@ -102,6 +107,7 @@ class MLflow(_Tracker):
             ) from error
 
     def on_start(self, start: RunStart) -> None:
+        """Create the MLflow run and send the settings."""
         from mlflow.entities import Param
 
         run = self.client.create_run(self.experiment_id, run_name=start.folder.name)
@@ -113,6 +119,7 @@ class MLflow(_Tracker):
         self.client.log_batch(self.run_id, params=settings)
 
     def send(self, step: int, values: Mapping[str, float]) -> None:
+        """Send numbers of a step in batches."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -124,6 +131,7 @@ class MLflow(_Tracker):
             self.client.log_batch(self.run_id, metrics=metrics[start : start + MLFLOW_BATCH])
 
     def on_end(self, folder: Path, error: BaseException | None) -> None:
+        """Mark the MLflow run as finished, failed or killed."""
         status = "FINISHED"
         if error is not None:
             status = "FAILED" if isinstance(error, Exception) else "KILLED"

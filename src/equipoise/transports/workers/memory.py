@@ -50,8 +50,10 @@ def from_arrays(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Federat
         x=torch.from_numpy(arrays["x"]),
         y=torch.from_numpy(arrays["y"]),
         ids=tuple(facts["ids"]),
+        train=parts["train"],
+        validation=parts["validation"],
+        test=parts["test"],
         shared_test=arrays["shared test"],
-        **parts,
     )
 
 
