@@ -35,6 +35,7 @@ from equipoise.method import Method
 from equipoise.metrics import registry
 from equipoise.models.registry import AUTO
 from equipoise.runs.run import Run
+from equipoise.runs.time_budget import TimeBudget
 from equipoise.runtime.evaluation_messages import CheckState
 from equipoise.runtime.messages import Job, Request, state_of
 from equipoise.server import ServerData
@@ -241,7 +242,7 @@ def _check_resumable(
             f"{store.folder} cannot be resumed from its file alone: {reason}; "
             "call equipoise.resume(folder, experiment=experiment)"
         )
-    reason = outdated(saved, store.meta("version"), store.meta("task"))
+    reason = outdated(saved, store.meta("version"), store.meta("task"), store.meta("clients"))
     if reason is not None:
         raise RunError(
             f"{store.folder} was {reason}; this version would compute other numbers than it "
@@ -289,6 +290,13 @@ def on_cluster(address: str | None, trust_network: bool) -> Connect | None:
     return partial(Cluster, address=address, trust_network=trust_network)
 
 
+def _with_budget(callbacks: CallbackList, experiment: Experiment) -> CallbackList:
+    """Return the callbacks, and one that ends the run when the experiment's budget is spent."""
+    if experiment.budget is None:
+        return callbacks
+    return CallbackList([*callbacks.callbacks, TimeBudget(experiment.budget)])
+
+
 class Simulation:
     """An experiment whose data are on this machine, with its transport.
 
@@ -314,7 +322,7 @@ class Simulation:
             transport: As for `run`.
             report: True to keep a report on the user's own data.
         """
-        self.monitor = Monitor(CallbackList(callbacks))
+        self.monitor = Monitor(_with_budget(CallbackList(callbacks), experiment))
         connect: Connect | None = Loopback if transport == "loopback" else transport
         with ExitStack() as on_failure:
             # The processes import torch while the data are prepared here.

@@ -17,6 +17,7 @@ from equipoise.comparison.plan import (
     folder_name,
     from_file,
     plan,
+    plan_comparison,
 )
 from equipoise.composition import compose, parts
 from equipoise.data import from_arrays
@@ -289,3 +290,44 @@ def test_settings_that_are_no_names_do_not_tell_runs_apart() -> None:
         "mine",
         "own + weights=mine",
     ]
+
+
+def test_settings_of_one_method_change_its_runs_and_are_compared_with_the_shared_baseline() -> None:
+    methods = ["fedavg", {"name": "feddc", "training": {"lr": 0.05}, "rounds": 5}]
+    cells = plan({**BASE, "training": {"lr": 0.2, "batch": 7}}, methods)
+    assert [cell.label for cell in cells] == ["standalone", "fedavg", "feddc"]
+    alone, fedavg, feddc = (cell.experiment for cell in cells)
+    assert (feddc.training.lr, feddc.training.batch, feddc.rounds) == (0.05, 7, 5)
+    assert fedavg.training == alone.training
+    assert {cell.alone for cell in cells} == {cells[0].name}
+    assert dict(cells[2].overrides) == {"training.lr": 0.05, "rounds": 5}
+    assert cells[1].overrides == ()
+
+
+def test_a_method_listed_with_two_settings_has_two_names() -> None:
+    cells = plan(BASE, ["fedavg", {"name": "fedavg", "training": {"lr": 0.05}}])
+    assert [cell.label for cell in cells] == ["standalone", "fedavg", "fedavg (training.lr=0.05)"]
+
+
+def test_a_hyper_parameter_called_like_a_setting_stays_with_its_method() -> None:
+    base = {**BASE, "models": {"small": "mlp", "large": "cnn"}}
+    cells = plan(base, [{"name": "standalone", "model": "large"}])
+    assert cells[0].experiment.build_method().model == "large"
+
+
+def test_a_method_that_refuses_its_settings_is_named_and_the_others_are_planned() -> None:
+    adam = {**BASE, "training": {"optimiser": "adam"}}
+    planned = plan_comparison(adam, ["fedavg", "feddc", {"name": "feddc", "alpha": 1.0}])
+    assert [cell.label for cell in planned.cells] == ["standalone", "fedavg"]
+    assert [refusal.method for refusal in planned.refusals] == [
+        "feddc (alpha=0.1)",
+        "feddc (alpha=1.0)",
+    ]
+    assert "needs plain sgd" in planned.refusals[0].reason
+    with pytest.raises(ConfigurationError, match="needs plain sgd"):
+        plan_comparison(adam, ["feddc"])
+
+
+def test_a_method_may_not_be_measured_in_its_own_way() -> None:
+    with pytest.raises(ConfigurationError, match="measured alike"):
+        plan(BASE, [{"name": "fedavg", "evaluation": {"every": 2}}])

@@ -263,7 +263,7 @@ def test_settings_are_taken_up_to_their_bounds(
 def test_what_is_not_said_has_these_values() -> None:
     found = flat(eq.Experiment().model_dump(mode="json"))
     expected = {
-        "model": "auto", "models": {}, "method.name": "fedavg", "rounds": 50, "seed": 0, "workers": None, "device": "cpu", "keep": 2, "memory": 512,
+        "model": "auto", "models": {}, "method.name": "fedavg", "rounds": 50, "seed": 0, "workers": None, "device": "cpu", "keep": 2, "memory": 512, "budget": None,
         "participation.fraction": 1.0, "participation.number": None, "participation.availability": 1.0, "participation.floor": 1, "participation.tries": 3,
         "participation.deadline": 3600.0, "participation.script": {}, "faults.dropout": 0.0, "faults.corrupt": 0.0, "faults.corruption": "nan", "faults.stragglers": 0.0,
         "faults.slowdown": 10.0, "faults.deadline": None, "faults.script": [], "evaluation.every": 1, "evaluation.clients": "all",

@@ -170,7 +170,7 @@ def test_cost_excludes_evaluation_and_includes_distances_of_the_last_round(tmp_p
         change(
             run,
             f"insert into measurements values ({number}, '{client}', 'global', 'after_local', "
-            f"'embedding', '{metric}', {value})",
+            f"'parameters', '{metric}', {value})",
         )
     change(run, "insert into seconds select round, 'evaluation', 50.0 from rounds where round = 1")
     cost = result_of(run).cost

@@ -213,6 +213,9 @@ def test_domains_gives_each_client_a_fraction_of_one_domain() -> None:
     pool = domain_pool()
     dealt = partition_pool("domains:0.1", pool, 6, 1)
     assert sorted(dealt.metadata["domains"]) == ["large"] * 3 + ["small"] * 3
+    assert sorted(dealt.ids) == ["large-0", "large-1", "large-2", "small-0", "small-1", "small-2"]
+    for name, client in zip(dealt.metadata["domains"], dealt.ids, strict=True):
+        assert client.startswith(f"{name}-")
     assert pool.site is not None
     for name, part in zip(dealt.metadata["domains"], dealt.parts, strict=True):
         assert {pool.site_names[s] for s in pool.site[part]} == {name}

@@ -227,7 +227,7 @@ def test_further_measures_are_columns_on_request_and_in_the_files_always(
     assert float(rows["fedavg", "rounds_to_target"]["value"]) == next(
         n for n, mean in means.items() if mean >= 0.7
     )
-    last = together.table(round=8, split="embedding", metric="angle")
+    last = together.table(round=8, split="parameters", metric="angle")
     assert (
         float(rows["fedavg", "d_cos"]["value"])
         == pytest.approx(np.mean([row["value"] for row in last]))

@@ -316,6 +316,12 @@ def test_anything_but_plain_sgd_is_refused(training: dict) -> None:
         eq.Experiment(method="feddc", training=training)
 
 
+def test_without_gradient_correction_any_optimiser_is_accepted() -> None:
+    method = {"name": "feddc", "grad_correction": False}
+    experiment = eq.Experiment(method=method, training={"optimiser": "adam"})
+    assert experiment.build_method().needs == ()
+
+
 def test_other_weights_and_a_negative_alpha_are_refused() -> None:
     with pytest.raises(IncompatibleComposition, match="derived for its own weights"):
         compose(FedDC(), weights=FedAvg())

@@ -12,7 +12,6 @@ from equipoise.metrics import (
     UndefinedMetric,
     angle_between,
     best_and_last,
-    cost,
     divergence,
     feature_similarity,
     manhattan,
@@ -146,27 +145,6 @@ def test_best_and_last() -> None:
         best_and_last(curve, window=0)
 
 
-def test_cost_waits_for_the_slowest_client_of_each_round() -> None:
-    result = cost([2, 1, 2], [10, 20, 30], [1, 2, 3], [5.0, 1.0, 4.0], [0.5, 1.5])
-    assert result == {
-        "bytes_down": 60,
-        "bytes_up": 6,
-        "client_seconds": 10,
-        "slowest_seconds": 6,
-        "server_seconds": 2,
-        "seconds_per_round": 4,
-    }
-
-
-def test_cost_of_nothing_and_of_ragged_columns() -> None:
-    with pytest.warns(UndefinedMetric, match="no round"):
-        assert cost([], [], [], [], [])["bytes_up"] == 0
-    with pytest.raises(ValueError, match=r"rounds: 1 and .*'bytes_up': 2"):
-        cost([1], [1], [1, 2], [1], [1])
-    with pytest.raises(ValueError, match="got 1 for 2 rounds"):
-        cost([1, 2], [1, 1], [1, 1], [1, 1], [1])
-
-
 def test_unknown_clients_are_named_five_at_most_and_weights_may_be_any_positive_sum() -> None:
     with pytest.raises(ValueError, match=r"got \['b', 'c', 'd', 'e', 'f'\] besides"):
         participation([list("gfedcba")], ["a"])
@@ -198,11 +176,6 @@ def test_directions_in_which_curves_are_better() -> None:
     )
     with pytest.warns(UndefinedMetric, match="no round was measured"):
         assert np.isnan(list(best_and_last([np.nan]).values())).all()
-
-
-def test_more_seconds_of_the_server_than_rounds_with_clients() -> None:
-    found = cost([1, 1], [1, 1], [1, 1], [2.0, 3.0], [1.0, 1.0])
-    assert found["seconds_per_round"] == (3 + 2) / 2 and found["slowest_seconds"] == 3
 
 
 def test_angles_of_both_sides_and_features_of_no_length() -> None:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from equipoise.validation.imports import FromFile
 
 
-LISTS = ("methods", "seeds", "partitions", "grid")
-
-
 @dataclass(frozen=True)
 class TableOptions:
     """The table of a comparison: what is tested, ranked and shown."""
@@ -50,13 +47,25 @@ class TableOptions:
     measures: Annotated[
         str | None,
         typer.Option(
-            help="further columns: best, p10_change, p90_change, best_round, rounds_to_target, "
-            "d_cos, d_man; the files always hold all of them"
+            help="further columns: best, p10_change, p90_change, best_round, best_average, "
+            "rounds_to_target, speed_up, d_cos, d_man, embedding_angle, embedding_manhattan, "
+            "seconds_per_client, seconds_per_client_std; the files always hold all of them"
         ),
     ] = None
     target: Annotated[
-        float | None,
-        typer.Option(help="mean over clients to reach, for rounds_to_target; for example 0.8"),
+        str | None,
+        typer.Option(
+            help="mean over clients to reach, for rounds_to_target and speed_up: 0.8, or "
+            "fedavg.best for the best mean of a method"
+        ),
+    ] = None
+
+    models: Annotated[
+        str | None,
+        typer.Option(
+            help="served models that are rows of their own: all, or names such as global,teacher; "
+            "default: the main model of each method"
+        ),
     ] = None
 
     def arguments(self) -> dict[str, Any]:
@@ -72,6 +81,7 @@ class TableOptions:
             "measure": self.measure,
             "measures": columns,
             "target": self.target,
+            "models": words(self.models),
         }
 
 
@@ -108,6 +118,17 @@ def compare(
     ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="seeds separated by commas, or a range such as 1-5")
+    ] = None,
+    baselines: Annotated[
+        str | None,
+        typer.Option(help="none: do not add training alone; default: standalone"),
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUES",
+            help="a group of rows for each value of a setting, e.g. --sweep data.clients=10,50,100",
+        ),
     ] = None,
     grid: Annotated[
         list[str] | None,
@@ -160,6 +181,8 @@ def compare(
         "seeds": comparison_output.parse_seeds(seeds) if seeds is not None else [],
         "partitions": partition or [],
         "grid": comparison_output.parse_grid(grid) if grid else {},
+        "baselines": baselines,
+        "sweep": comparison_output.parse_grid([sweep], "--sweep") if sweep else {},
         **table_options.arguments(),
     }
     if finish is not None:
@@ -197,25 +220,26 @@ def run_and_print(
         columns: Measures that LaTeX and Markdown show.
 
     Raises:
-        typer.Exit: A run failed (1), or the comparison was interrupted (130).
+        typer.Exit: A run failed or a method refused its settings (1), or the comparison was interrupted (130).
     """
     comparison = _compare(config, typed, execution, quiet)
     _print(comparison, output_format, columns)
-    if comparison.failures:
+    if comparison.failures or comparison.refusals:
         raise typer.Exit(1)
 
 
 def show_plan(config: FromFile, typed: dict[str, Any], allowed: list[str]) -> None:
     """Print the runs that a comparison would make; `typed` replaces settings of the file."""
     from equipoise.cli import comparison_output
-    from equipoise.comparison.plan import from_file, plan
+    from equipoise.comparison.plan import from_file, plan_comparison
+    from equipoise.comparison.run import LISTS
     from equipoise.validation.imports import permitted
 
     base, settings = from_file(config, **typed)
     lists = {name: value for name, value in settings.items() if name in LISTS}
-    cells = plan(base, **lists, imports=permitted(base, allowed))
-    comparison_output.show_plan(cells)
-    comparison_output.show_data_report(cells)
+    planned = plan_comparison(base, **lists, imports=permitted(base, allowed))
+    comparison_output.show_plan(planned.cells, planned.refusals)
+    comparison_output.show_data_report(planned.cells)
 
 
 def _compare(

@@ -16,8 +16,8 @@ from equipoise.cli import output
 from equipoise.cli.data import before_training, method_advice
 from equipoise.comparison import formats
 from equipoise.comparison.executor import Progress as ComparisonProgress
-from equipoise.comparison.measures import measures
-from equipoise.comparison.plan import Cell
+from equipoise.comparison.measures import is_of_group, measures
+from equipoise.comparison.plan import Cell, Refusal
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError
 from equipoise.metrics.registry import find
@@ -81,7 +81,7 @@ def parse_columns(text: str | None, output_format: str) -> list[str]:
         )
     known = measures(find("accuracy"))
     for name in columns:
-        if name not in known:
+        if name not in known and not is_of_group(name):
             raise nearest("column", name, list(known))
     return columns
 
@@ -121,7 +121,7 @@ def show_data_report(missing: Sequence[Cell]) -> None:
     method_advice(cell.experiment for cell in missing)
 
 
-def parse_grid(options: Sequence[str]) -> dict[str, list[Any]]:
+def parse_grid(options: Sequence[str], flag: str = "--grid") -> dict[str, list[Any]]:
     """Return KEY=VALUE,VALUE words as a mapping; values are read as YAML.
 
     Raises:
@@ -135,22 +135,24 @@ def parse_grid(options: Sequence[str]) -> dict[str, list[Any]]:
         key, equals, values = option.partition("=")
         if not equals or not key.strip() or not values.strip():
             raise ConfigurationError(
-                f"--grid: expected KEY=VALUE,VALUE such as method.mu=0.01,0.1, got {option!r}"
+                f"{flag}: expected KEY=VALUE,VALUE such as method.mu=0.01,0.1, got {option!r}"
             )
-        grid[key.strip()] = safe_yaml.parsed(f"[{values}]", f"--grid {key}: {quoted(values)}")
+        grid[key.strip()] = safe_yaml.parsed(f"[{values}]", f"{flag} {key}: {quoted(values)}")
     return grid
 
 
-def show_plan(cells: Sequence[Cell]) -> None:
-    """Print the runs of a comparison."""
+def show_plan(cells: Sequence[Cell], refusals: Sequence[Refusal] = ()) -> None:
+    """Print the runs of a comparison, and the methods that refuse their settings."""
     rows = []
     for cell in cells:
-        setting = ", ".join(f"{key}={value}" for key, value in cell.setting)
+        setting = ", ".join(f"{key}={value}" for key, value in (*cell.setting, *cell.overrides))
         rows.append([cell.label, cell.partition, cell.seed, setting, cell.name])
     output.table(["method", "partition", "seed", "setting", "folder"], rows)
     output.say(
         output.styled("plan", "bold"), f": {len(cells)} runs of {cells[0].experiment.rounds} rounds"
     )
+    for refusal in refusals:
+        output.say(output.styled("refused", "red"), f" {refusal.method}: {refusal.reason}")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.comparison.labels import labels
-from equipoise.comparison.measures import DISTANCES, NO_TARGET
+from equipoise.comparison.measures import (
+    BY_GROUP,
+    CLIENT_SECONDS,
+    DISTANCES,
+    NO_MODELS,
+    NO_TARGET,
+    NOT_REACHED,
+)
 from equipoise.experiment import flat
+from equipoise.metrics import speed_up
 from equipoise.metrics.registry import Metric
 from equipoise.runs import MetricResult, Run, RunResult, read_result
 from equipoise.runs.aggregates import NAN, Aggregates
@@ -34,13 +43,19 @@ class Entry:
         label: The name of its method.
         run: The result of the run, with its baseline if that is known.
         setting: The grid point that was chosen for it.
-        target: A mean over clients, for the rounds to it.
+        target: A mean over clients, for the rounds to it; or the run whose best mean it is.
+        overrides: Settings of its method that differ from those of the comparison.
+        selected: True if its served model was chosen on validation data.
+        rival: The run of the baseline method, for the speed-up.
     """
 
     label: str
     run: RunResult
     setting: Setting = ()
-    target: float | None = None
+    target: float | RunResult | None = None
+    overrides: Setting = ()
+    selected: bool = False
+    rival: RunResult | None = None
 
     @property
     def metric(self) -> Metric:
@@ -54,20 +69,65 @@ class Entry:
 
     @cached_property
     def aggregates(self) -> Aggregates:
-        """Numbers over clients, cost, and rounds to the target."""
+        """Numbers over clients, cost, rounds to the target and speed-up."""
         scores = self.run.main
-        values = {**dict.fromkeys(DISTANCES, NAN), **scores.aggregates.values, **self.run.cost}
+        absent = dict.fromkeys((*DISTANCES, *CLIENT_SECONDS), NAN)
+        values = {**absent, **scores.aggregates.values, **self.run.cost}
         reasons = dict(scores.aggregates.reasons)
-        if self.target is None:
+        if self.run.config.get("evaluation", {}).get("distances") and math.isnan(values["d_cos"]):
+            reasons |= dict.fromkeys(DISTANCES, NO_MODELS)
+        target = self._target_mean()
+        if target is None:
             values["rounds_to_target"] = NAN
             reasons["rounds_to_target"] = NO_TARGET
         else:
-            values["rounds_to_target"] = scores.curve.first_round_at(self.target, scores.metric)
+            values["rounds_to_target"] = scores.curve.first_round_at(target, scores.metric)
+        values |= self._by_group()
+        values["speed_up"] = self._speed_up(target)
+        if math.isnan(values["speed_up"]):
+            reasons["speed_up"] = NOT_REACHED
         return Aggregates(values, reasons)
+
+    def _by_group(self) -> dict[str, float]:
+        """Return the measures of each group of clients."""
+        scores = self.run.main
+        clients: dict[str, list[str]] = {}
+        for client in scores.values:
+            if client in self.run.groups:
+                clients.setdefault(self.run.groups[client], []).append(client)
+        found = {}
+        for group, members in clients.items():
+            own = scores.only(members, ()).aggregates
+            for name in BY_GROUP:
+                found[f"{name}[{group}]"] = own[name]
+        return found
+
+    def _target_mean(self) -> float | None:
+        if not isinstance(self.target, RunResult):
+            return self.target
+        best = self.target.main.curve.training().best(self.metric)
+        return None if best is None else best[1]
+
+    def _speed_up(self, target: float | None) -> float:
+        """Return how many times fewer rounds than the baseline it needs to the target.
+
+        Without a target it is the best mean of the baseline.
+        """
+        if self.rival is None:
+            return NAN
+        own = self.run.main.curve.by_round()
+        rival = self.rival.main.curve.by_round()
+        factor = speed_up(own, rival, target, self.metric.lower_is_better)
+        return NAN if factor is None else factor
 
     def with_metric(self, metric: str) -> Entry:
         """Return the same run in a table about another of its metrics."""
-        return replace(self, run=self.run.with_main_metric(metric))
+        target = self.target
+        if isinstance(target, RunResult):
+            target = target.with_main_metric(metric)
+        rival = self.rival and self.rival.with_main_metric(metric)
+        run = self.run.with_main_metric(metric)
+        return replace(self, run=run, target=target, rival=rival)
 
     def gains(self) -> dict[str, float]:
         """Return client -> how much better it is than alone; positive is better."""
@@ -178,15 +238,32 @@ def open_comparison(folder: Path, details: bool = False) -> tuple[list[Entry], d
         raise RunError(
             f"{folder} holds no finished run: every run of the comparison failed; {RESULT} says why"
         )
-    names = dict.fromkeys(name for row in rows for name in (row.run, row.alone) if name)
-    results = read_runs([folder / name for name in names], details)
-    runs = dict(zip(names, results, strict=True))
-    check_same_data(results)
     entries = []
-    for row in rows:
-        run = runs[row.run].against(runs.get(row.alone))
-        entries.append(Entry(row.method, run, row.setting))
+    for row, run in zip(rows, _read_saved(folder, rows, details), strict=True):
+        entry = Entry(row.method, run, row.setting, overrides=row.overrides, selected=row.selected)
+        entries.append(entry)
     return aligned(entries), saved
+
+
+def _read_saved(folder: Path, rows: Sequence[_SavedEntry], details: bool) -> list[RunResult]:
+    """Return the result of every saved entry with its baseline; each is read once."""
+    metric = None
+    read: dict[tuple[str, str | None], RunResult] = {}
+    for row in rows:
+        for name, model in ((row.run, row.model), (row.alone, None)):
+            if name and (name, model) not in read:
+                result = read_folder(folder / name, details, True, metric, model)
+                metric = metric or result.main_metric
+                read[name, model] = result
+    results = []
+    for row in rows:
+        result = replace(read[row.run, row.model], varied=row.sweep)
+        baseline = read.get((row.alone, None))
+        if baseline is not None:
+            result = result.against(replace(baseline, varied=row.sweep))
+        results.append(result)
+    check_same_data(list(_with_baselines(results).values()))
+    return results
 
 
 def _load(folder: Path) -> dict[str, Any]:
@@ -214,11 +291,23 @@ class _SavedEntry:
     run: str
     alone: str  # empty without a baseline
     setting: Setting
+    overrides: Setting
+    model: str | None  # the main one
+    selected: bool
+    sweep: Mapping[str, Any]
 
     @classmethod
     def of(cls, row: Any) -> _SavedEntry:
-        setting = tuple(row["setting"].items())
-        return cls(str(row["method"]), str(row["run"]), str(row["alone"] or ""), setting)
+        return cls(
+            method=str(row["method"]),
+            run=str(row["run"]),
+            alone=str(row["alone"] or ""),
+            setting=tuple(row["setting"].items()),
+            overrides=tuple(row.get("overrides", {}).items()),
+            model=row.get("model"),
+            selected=bool(row.get("selected", False)),
+            sweep=dict(row.get("sweep", {})),
+        )
 
 
 def damaged(folder: Path) -> RunError:
@@ -242,29 +331,36 @@ def aligned(entries: Sequence[Entry]) -> list[Entry]:
     runs = _with_baselines(entry.run for entry in entries)
     first = next(iter(runs.values()))
     metrics = _common_metrics(first, list(runs.values()))
-    restricted: dict[Path, RunResult] = {}
+    restricted: dict[_Served, RunResult] = {}
     for condition in {run.condition for run in runs.values()}:
         group = [run for run in runs.values() if run.condition == condition]
         by_metric = {name: _common_clients(name, group) for name in metrics}
         for run in group:
-            own = {name: by_metric[name][run.folder] for name in metrics}
-            restricted[run.folder] = run.with_metrics(own, first.main_metric)
+            own = {name: by_metric[name][_served(run)] for name in metrics}
+            restricted[_served(run)] = run.with_metrics(own, first.main_metric)
     result = []
     for entry in entries:
-        run = restricted[entry.run.folder]
+        run = restricted[_served(entry.run)]
         if entry.run.baseline is not None:
-            run = run.against(restricted[entry.run.baseline.folder])
+            run = run.against(restricted[_served(entry.run.baseline)])
         result.append(replace(entry, run=run))
     return result
 
 
-def _with_baselines(results: Iterable[RunResult]) -> dict[Path, RunResult]:
-    """Return folder -> result, of runs and their baselines."""
+_Served = tuple[Path, str, str]  # the folder of a run, a served model and a condition
+
+
+def _served(run: RunResult) -> _Served:
+    return run.folder, run.main_model, run.condition[0]
+
+
+def _with_baselines(results: Iterable[RunResult]) -> dict[_Served, RunResult]:
+    """Return the results of runs and their baselines, each once."""
     found = {}
     for result in results:
-        found[result.folder] = result
+        found[_served(result)] = result
         if result.baseline is not None:
-            found.setdefault(result.baseline.folder, result.baseline)
+            found.setdefault(_served(result.baseline), result.baseline)
     return found
 
 
@@ -279,14 +375,16 @@ def _common_metrics(first: RunResult, runs: Sequence[RunResult]) -> list[str]:
     return [name for name in first.metrics if all(name in run.metrics for run in runs)]
 
 
-def _common_clients(metric: str, runs: Sequence[RunResult]) -> dict[Path, MetricResult]:
-    """Return folder -> result of a metric for the clients that have a value in all runs."""
+def _common_clients(metric: str, runs: Sequence[RunResult]) -> dict[_Served, MetricResult]:
+    """Return the results of a metric for the clients that have a value in all runs."""
     scores = [run.metrics[metric] for run in runs]
     common = [client for client in scores[0].values if all(client in one.values for one in scores)]
     known = set(common)
     measured = dict.fromkeys(client for one in scores for client in (*one.undefined, *one.values))
     undefined = [client for client in measured if client not in known]
-    return {run.folder: one.only(common, undefined) for run, one in zip(runs, scores, strict=True)}
+    return {
+        _served(run): one.only(common, undefined) for run, one in zip(runs, scores, strict=True)
+    }
 
 
 def read_runs(
@@ -305,6 +403,7 @@ def read_folder(
     details: bool = False,
     finished: bool = True,
     main_metric: str | None = None,
+    model: str | None = None,
 ) -> RunResult:
     """Read the result of a run for a table.
 
@@ -313,6 +412,7 @@ def read_folder(
         details: Read what only reports show, too.
         finished: Refuse a run that is not finished.
         main_metric: The metric of the table; by default that of the run.
+        model: The served model of the table; by default the main one.
 
     Raises:
         RunError: There is no run, it is not finished, or it has no value on test data.
@@ -320,7 +420,7 @@ def read_folder(
     run = open_run(folder)
     try:
         _check_status(run, finished)
-        result = read_result(run, details=details, main_metric=main_metric)
+        result = read_result(run, details=details, main_metric=main_metric, main_model=model)
     finally:
         run.store.close()
     _check_measured(result)
@@ -419,7 +519,8 @@ def _difference(first: RunResult, second: RunResult) -> str:
     settings = flat({"data": first.config["data"]})
     others = flat({"data": second.config["data"]})
     for key, value in settings.items():
-        if key != "data.partition" and value != others.get(key):
+        may_differ = key == "data.partition" or key in first.varied
+        if not may_differ and value != others.get(key):
             return f"{key} is {value!r} in one and {others.get(key)!r} in the other"
     if (first.data, first.task) != (second.data, second.task):
         return "their data sets differ"

@@ -27,6 +27,8 @@ NOTHING = "–"
 RISING = "‡"
 CLEAR = "*"
 DIFFERENT = "†"
+OWN_SETTINGS = "§"
+REFUSED = "refused"
 Mark = Callable[[str, int | None], str]
 Grid = tuple[list[str], list[list[str]]]  # header and rows
 
@@ -91,6 +93,7 @@ def grid_of(
         shown = {name: comparison.measures[name] for name in checked_columns(comparison, columns)}
     header = ["method", "rank", *(measure.title for measure in shown.values())]
     rising = comparison.not_converged(partition)
+    overrides = comparison.overrides()
     rows = []
     for method in comparison.methods:
         ranked = comparison.row(partition, method, comparison.measure)
@@ -98,7 +101,7 @@ def grid_of(
             continue
         rank = ranked["rank"]
         cells = [
-            f"{method} {RISING}" if method in rising else method,
+            _marked(method, method in rising, method in overrides),
             NOTHING if rank is None or math.isnan(rank) else f"{rank:.1f}",
         ]
         for name in shown:
@@ -106,7 +109,19 @@ def grid_of(
             position = row["position"] if row else None
             cells.append(mark(cell(comparison, partition, method, name), position))
         rows.append(cells)
+    for refusal in comparison.refusals:
+        rows.append([refusal.method, REFUSED, *[mark(NOTHING, None)] * len(shown)])
     return header, rows
+
+
+def _marked(method: str, rising: bool, own_settings: bool) -> str:
+    """Return the name of a method with the signs that notes below the table explain."""
+    signs = [method]
+    if own_settings:
+        signs.append(OWN_SETTINGS)
+    if rising:
+        signs.append(RISING)
+    return " ".join(signs)
 
 
 def checked_columns(comparison: Comparison, columns: Sequence[str]) -> list[str]:
@@ -138,9 +153,14 @@ def explanation(comparison: Comparison) -> list[str]:
     for partition in comparison.partitions:
         for method, sentence in comparison.not_converged(partition).items():
             lines.append(f"{RISING} {method} on {partition}: {sentence}")
+    lines += _about_after_local(comparison)
     lines += _about_metrics(comparison)
     lines += _about_settings(comparison)
+    lines += _about_overrides(comparison)
+    lines += _about_selections(comparison)
     lines += _about_gaps(comparison)
+    for refusal in comparison.refusals:
+        lines.append(f"{REFUSED}: {refusal.method}: {refusal.reason}")
     for failure in comparison.failures:
         lines.append(
             f"failed: {failure.method}, partition {failure.partition}, seed {failure.seed}: "
@@ -188,6 +208,36 @@ def _about_settings(comparison: Comparison) -> list[str]:
             f"{key.removeprefix('method.')}={value}" for key, value in setting.items()
         )
         lines.append(f"{method} on {partition}: {chosen}, chosen on validation data")
+    return lines
+
+
+def _about_overrides(comparison: Comparison) -> list[str]:
+    lines = []
+    for method, settings in comparison.overrides().items():
+        listed = ", ".join(f"{key}={value}" for key, value in settings.items())
+        lines.append(
+            f"{OWN_SETTINGS} {method} has settings of its own: {listed}; its change counts against "
+            "training alone with the shared ones"
+        )
+    return lines
+
+
+def _about_after_local(comparison: Comparison) -> list[str]:
+    """Return a sentence about methods whose fairness is that of models after local training."""
+    methods = {entry.label: None for entry in comparison.entries if entry.run.main.after_local}
+    if not methods:
+        return []
+    return [
+        f"CF of {', '.join(methods)}: from each client's model right after local training, since "
+        "all clients share one model and one test set"
+    ]
+
+
+def _about_selections(comparison: Comparison) -> list[str]:
+    lines = []
+    for (method, partition), models in comparison.selections().items():
+        listed = ", ".join(f"{model} (seed {seed})" for seed, model in models.items())
+        lines.append(f"{method} on {partition}: {listed}, chosen on validation data")
     return lines
 
 

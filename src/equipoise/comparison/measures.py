@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from equipoise.metrics import Metric
 
-COST = ("megabytes", "seconds")  # the same for every metric
-DISTANCES = ("d_cos", "d_man")  # measured if evaluation.distances is set
+CLIENT_SECONDS = ("seconds_per_client", "seconds_per_client_std")
+COST = ("megabytes", "seconds", *CLIENT_SECONDS)  # the same for every metric
+# measured if evaluation.distances is set
+DISTANCES = ("d_cos", "d_man", "embedding_angle", "embedding_manhattan")
 # columns on request; CSV and JSON always have them
-OPTIONAL = ("best", "p10_change", "p90_change", "best_round", "rounds_to_target", *DISTANCES)
+OPTIONAL = (
+    "best",
+    "p10_change",
+    "p90_change",
+    "best_round",
+    "best_average",
+    "rounds_to_target",
+    "speed_up",
+    *DISTANCES,
+    *CLIENT_SECONDS,
+)
 EXTREMES = ("worst", "best", "worst_change", "p10_change", "p90_change")  # over clients
 NO_TARGET = "no target was named; --target 0.8, say"
+NOT_REACHED = "the target was not reached"
+NO_MODELS = "no distances: clients send no model to compare with the global one"
+BY_GROUP = ("average", "change")  # columns for single groups of clients, as `average[mnist]`
+MOST_GROUPS = 8  # above, groups are columns only if they are named
 RANKED = ("average", "worst", "std", "change", "worst_change", "harmed", "cf")
 
 
@@ -49,8 +66,28 @@ def change_of(metric: Metric, title: str) -> Measure:
     return replace(measure, lower=False)
 
 
-def measures(metric: Metric) -> dict[str, Measure]:
-    """Return name -> column of a table about a metric."""
+def is_of_group(name: str) -> bool:
+    """Return True for a measure of a group of clients, such as `average[mnist]`."""
+    measure, bracket, _ = name.partition("[")
+    return bool(bracket) and name.endswith("]") and measure in BY_GROUP
+
+
+def measures(metric: Metric, groups: Sequence[str] = ()) -> dict[str, Measure]:
+    """Return name -> column of a table about a metric.
+
+    Args:
+        metric: The metric.
+        groups: Groups of clients that have columns of their own.
+    """
+    columns = _measures(metric)
+    for name in BY_GROUP:
+        for group in groups:
+            title = f"{columns[name].title}, {group}"
+            columns[f"{name}[{group}]"] = replace(columns[name], title=title)
+    return columns
+
+
+def _measures(metric: Metric) -> dict[str, Measure]:
     columns = {"average": in_unit_of(metric, "average")}
     if metric.name == "accuracy":
         columns["majority"] = replace(in_unit_of(metric, "majority class"), lower=None)
@@ -65,9 +102,15 @@ def measures(metric: Metric) -> dict[str, Measure]:
         "p10_change": change_of(metric, "P10 of change"),
         "p90_change": change_of(metric, "P90 of change"),
         "best_round": Measure("best round", lower=None),
+        "best_average": in_unit_of(metric, "best average (chosen by test data)"),
         "rounds_to_target": Measure("rounds to target", lower=True),
+        "speed_up": Measure("speed-up", digits=2),
         "d_cos": Measure("D_cos", lower=True, digits=4),
         "d_man": Measure("D_man", lower=True, digits=2),
+        "embedding_angle": Measure("angle of features", lower=True, digits=4),
+        "embedding_manhattan": Measure("Manhattan of features", lower=True, digits=2),
         "megabytes": Measure("MB", lower=None),
         "seconds": Measure("seconds", lower=None),
+        "seconds_per_client": Measure("seconds per client", lower=None, digits=3),
+        "seconds_per_client_std": Measure("their std", lower=None, digits=3),
     }

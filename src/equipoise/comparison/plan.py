@@ -1,7 +1,8 @@
-"""The plan of a comparison: every method, partition, seed and grid point on identical data."""
+"""Runs of a comparison: methods, partitions, seeds and grid points on identical data and models."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -12,31 +13,42 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from equipoise import methods as known_methods
 from equipoise.comparison.labels import labels
 from equipoise.composition import compose, parts
 from equipoise.experiment import ConfigurationError, Experiment, experiment, flat, with_settings
 from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.method import Method
 from equipoise.runs.baseline import ALONE
+from equipoise.runs.result import condition_name
 from equipoise.validation.imports import OWN, FromFile, Imports
 from equipoise.validation.names import nearest, quoted
 
-OPERATIONAL = ("workers", "keep", "memory")  # settings that never change a result
+OPERATIONAL = ("workers", "keep", "memory")  # settings that do not change results
+OVERRIDES = ("training", "model", "models", "rounds", "participation")
+"""Keys of a method in a comparison that replace shared settings for its rows."""
+ALL = "all"
+NONE = "none"
+VALIDATION = "validation"
 Setting = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a comparison.
+    """One run of a comparison; its name follows from its content, so a rerun finds it again.
 
     Attributes:
-        label: The name of its method in the table.
-        partition: The partition.
+        label: The name of the method in the table.
+        partition: The partition of the data.
         seed: The seed.
-        experiment: The experiment.
-        name: Its folder; it follows from the content, so that a rerun finds it again.
-        alone: The name of the run of training alone that shares everything but the method.
+        experiment: The experiment to run.
+        name: The name of its folder.
+        alone: The name of the run of training alone that it is compared with.
         setting: The grid point.
+        overrides: Settings of this method that differ from the shared ones.
+        models: The served models to list as rows; the main one if there is none.
+        select: True if a row shows the served model that is best on validation data.
+        sweep: The value of the setting that a sweep varies.
     """
 
     label: str
@@ -46,6 +58,58 @@ class Cell:
     name: str
     alone: str
     setting: Setting = ()
+    overrides: Setting = ()
+    models: tuple[str, ...] = ()
+    select: bool = False
+    sweep: Setting = ()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A method that cannot run with its settings.
+
+    Attributes:
+        method: Its name in the table.
+        reason: Why it refuses.
+    """
+
+    method: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a comparison, training alone first, and the methods that refuse their settings."""
+
+    cells: list[Cell]
+    refusals: list[Refusal]
+
+
+@dataclass(frozen=True)
+class ListedMethod:
+    """A method in the list of a comparison.
+
+    Attributes:
+        method: Its checked mapping, or the object if other processes cannot import its class.
+        overrides: Settings that replace the shared ones for its rows.
+        models: The served models to list as rows; by default those of the comparison.
+        select: True if a row shows the served model that is best on validation data.
+    """
+
+    method: Any
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    models: tuple[str, ...] = ()
+    select: bool = False
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The method as plain data."""
+        return spec_of(self.method) if isinstance(self.method, Method) else self.method
+
+    @property
+    def is_baseline(self) -> bool:
+        """True if clients train alone with the shared settings."""
+        return bool(self.spec["name"] == ALONE and not self.overrides)
 
 
 def plan(
@@ -56,133 +120,385 @@ def plan(
     grid: Mapping[str, Sequence[Any]] | None = None,
     imports: Imports = OWN,
 ) -> list[Cell]:
-    """Return all runs of a comparison, training alone first; it is added if it is missing.
+    """Return the runs of a comparison none of whose methods refuses its settings.
+
+    The arguments are those of `plan_comparison`.
+
+    Raises:
+        ConfigurationError: A setting is wrong, or a method refuses its settings.
+
+    >>> cells = plan({"rounds": 2}, ["fedavg", "fedprox"], [1, 2], grid={"method.mu": [0.01, 0.1]})
+    >>> for cell in cells:
+    ...     if cell.seed == 1:
+    ...         print(cell.label, dict(cell.setting))
+    standalone {}
+    fedavg {}
+    fedprox {'method.mu': 0.01}
+    fedprox {'method.mu': 0.1}
+    """
+    result = plan_comparison(base, methods, seeds, partitions, grid, imports)
+    for refusal in result.refusals:
+        raise ConfigurationError(f"{refusal.method}: {refusal.reason}")
+    return result.cells
+
+
+def plan_comparison(
+    base: Experiment | Mapping[str, Any],
+    methods: Sequence[Any],
+    seeds: Sequence[int] = (),
+    partitions: Sequence[str] = (),
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    imports: Imports = OWN,
+    models: Sequence[str] | str = (),
+    baselines: str | None = None,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
+) -> Plan:
+    """Return the runs of a comparison, training alone first, and the methods that refuse.
 
     Args:
         base: The settings that all runs share.
-        methods: Names of methods, mappings with parameters, or Method objects.
+        methods: Names of methods, mappings with hyper-parameters and settings of their own, or
+            Method objects. Training alone is added where it is not among them.
         seeds: The seeds; by default that of `base`.
         partitions: The partitions; by default that of `base`.
-        grid: Setting -> values to choose from.
-        imports: The packages that code of methods may be imported from.
+        grid: Settings to choose on validation data.
+        imports: The packages from which code that they name may be imported.
+        models: Names of served models that are rows of their own; "all" for all.
+        baselines: "none" if training alone is not to be added.
+        sweep: One setting and the values that it takes.
 
     Raises:
-        ConfigurationError: There is no method, or a list or the grid is wrong.
-        ValueError: A method or a key of the grid is unknown.
-
-    >>> grid = {"method.mu": [0.01, 0.1]}
-    >>> cells = plan({"rounds": 2}, ["fedavg", "fedprox"], seeds=[1, 2], grid=grid)
-    >>> [(cell.label, dict(cell.setting)) for cell in cells if cell.seed == 1]
-    ... # doctest: +NORMALIZE_WHITESPACE
-    [('standalone', {}), ('fedavg', {}), ('fedprox', {'method.mu': 0.01}),
-     ('fedprox', {'method.mu': 0.1})]
+        ConfigurationError: A setting is wrong, or all methods refuse theirs.
     """
     config = as_config(base)
     grid = grid or {}
     _check_lists(seeds, partitions, grid)
-    listed, alone = _with_baseline(config, methods, imports)
-    _check_grid(grid, listed)
-    shared = experiment(config, imports)
-    all_seeds = list(dict.fromkeys(seeds)) or [shared.seed]
-    all_partitions = list(dict.fromkeys(partitions)) or [shared.data.partition]
-    names = labels([{"method": _spec(method)} for method in listed])
-    cells: dict[str, Cell] = {}  # two grid points may lead to the same experiment
-    for partition, seed in itertools.product(all_partitions, all_seeds):
-        fixed = {"data.partition": partition, "seed": seed, "workers": 0}
-        for label, method in zip(names, listed, strict=True):
-            for setting in _settings(grid, method):
-                settings = with_settings(config, fixed | _of_experiment(setting))
-                tuned = _tuned(method, _of_method(setting))
-                own = experiment({**settings, "method": tuned}, imports)
-                baseline = experiment({**dict(own), "method": alone}, imports)
-                name = folder_name(own)
-                cells[name] = Cell(
-                    label,
-                    own.data.partition_name,
-                    seed,
-                    own,
-                    name,
-                    folder_name(baseline),
-                    setting,
-                )
-    _check_same_optimiser(list(cells.values()))
-    return list(cells.values())
-
-
-def _with_baseline(
-    config: Mapping[str, Any], methods: Sequence[Any], imports: Imports
-) -> tuple[list[Any], Any]:
-    """Return the methods without repetitions, training alone first; and training alone."""
     if not methods:
         raise ConfigurationError(
             "methods: expected at least one, got none; `equipoise methods` lists them"
         )
-    listed = []
-    for method in methods:
-        listed.append(as_method(alone_for(config) if method == ALONE else method, imports))
-    alone = next((method for method in listed if _name(method) == ALONE), None)
-    if alone is None:
-        alone = as_method(alone_for(config))
-    return _distinct([alone, *listed]), alone
+    listed = [_listed(method, config, imports) for method in methods]
+    if baselines not in (None, ALONE, NONE):
+        raise ConfigurationError(f"baselines: expected {ALONE} or {NONE}, got {quoted(baselines)}")
+    listed = _with_standalone(listed, config, add=baselines != NONE)
+    _check_grid(grid, listed)
+    _check_sweep(sweep or {}, grid, listed)
+    shared = experiment(config, imports)
+    planner = _Planner(
+        config=config,
+        imports=imports,
+        shared=shared,
+        standalone=listed[0].method if listed[0].is_baseline else None,
+        partitions=list(dict.fromkeys(partitions)) or [shared.data.partition],
+        seeds=list(dict.fromkeys(seeds)) or [shared.seed],
+        grid=grid,
+        models=_model_names(models, "models"),
+        sweep=sweep or {},
+    )
+    return planner.plan(listed)
 
 
-def _check_same_optimiser(cells: Sequence[Cell]) -> None:
+@dataclass(frozen=True)
+class _Planner:
+    """The settings that all methods of a comparison share."""
+
+    config: Mapping[str, Any]
+    imports: Imports
+    shared: Experiment
+    standalone: Any
+    partitions: Sequence[Any]
+    seeds: Sequence[int]
+    grid: Mapping[str, Sequence[Any]]
+    models: tuple[str, ...]
+    sweep: Mapping[str, Sequence[Any]]
+
+    def plan(self, listed: Sequence[ListedMethod]) -> Plan:
+        cells: list[Cell] = []
+        refusals = []
+        errors = []
+        for label, method in zip(_labels(listed), listed, strict=True):
+            try:
+                cells += self._cells(label, method)
+            except ConfigurationError as error:
+                if method.is_baseline:
+                    raise  # Training alone has the shared settings only: they are wrong.
+                refusals.append(Refusal(label, str(error)))
+                errors.append(error)
+        if errors and len(errors) == sum(not method.is_baseline for method in listed):
+            raise errors[0]
+        ordered = _by_condition(cells)
+        _check_memory(ordered)
+        return Plan(ordered, refusals)
+
+    def _cells(self, label: str, listed: ListedMethod) -> list[Cell]:
+        cells = []
+        sweeps = _points(self.sweep)
+        for partition, sweep, seed in itertools.product(self.partitions, sweeps, self.seeds):
+            shared = {"data.partition": partition, "seed": seed, "workers": 0, **dict(sweep)}
+            for setting in _settings(self.grid, listed):
+                cells.append(self._cell(label, listed, shared, setting, sweep))
+        return cells
+
+    def _cell(
+        self,
+        label: str,
+        listed: ListedMethod,
+        shared: Mapping[str, Any],
+        setting: Setting,
+        sweep: Setting,
+    ) -> Cell:
+        settings = {**shared, **dict(setting)}
+        fixed = {key: value for key, value in settings.items() if not _of_method(key)}
+        parameters = {
+            key.removeprefix("method."): value
+            for key, value in settings.items()
+            if _of_method(key) and _applies(key, listed)
+        }
+        config = with_settings(self.config, fixed)
+        own = with_overrides(config, listed.overrides)
+        method = _tuned(listed.method, parameters)
+        built = experiment({**own, "method": method}, self.imports)
+        if listed.select:
+            _check_validation(built)
+        alone = ""
+        if self.standalone is not None:
+            alone = folder_name(experiment({**config, "method": self.standalone}, self.imports))
+        return Cell(
+            label=label,
+            partition=condition_name(built.data.partition_name, sweep),
+            seed=built.seed,
+            experiment=built,
+            name=folder_name(built),
+            alone=alone,
+            setting=setting,
+            overrides=self._differences(built, listed),
+            models=listed.models or self.models,
+            select=listed.select,
+            sweep=sweep,
+        )
+
+    def _differences(self, built: Experiment, listed: ListedMethod) -> Setting:
+        """Return the settings of a method that differ from the shared ones."""
+        if not listed.overrides:
+            return ()
+        shared = flat(self.shared.model_dump(mode="json", include=set(OVERRIDES)))
+        own = flat(built.model_dump(mode="json", include=set(OVERRIDES)))
+        tuned = {key for key in (*self.grid, *self.sweep) if not _of_method(key)}
+        return tuple(
+            (key, value)
+            for key, value in own.items()
+            if shared.get(key) != value and key not in tuned
+        )
+
+
+def _by_condition(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells by partition and seed, without repetitions."""
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.partition, cell.seed), []).append(cell)
+    distinct = {}
+    for group in groups.values():
+        for cell in group:
+            distinct[cell.name, cell.partition, cell.select] = cell
+    return list(distinct.values())
+
+
+def _check_validation(built: Experiment) -> None:
+    """Refuse to choose among served models without validation data."""
+    if VALIDATION not in built.evaluation.splits or not built.data.split[1]:
+        raise ConfigurationError(
+            "select: the served model is chosen on validation data, but there are none; give "
+            "clients a share with data.split, such as [0.7, 0.1, 0.2], and keep `validation` in "
+            "evaluation.splits"
+        )
+
+
+def _check_memory(cells: Sequence[Cell]) -> None:
     if len({cell.experiment.training.keep_optimiser for cell in cells}) > 1:
         raise ConfigurationError(
-            "grid: training.keep_optimiser must be the same in all runs of a comparison, else a "
-            "change against training alone would be the optimiser's memory and not the method; "
-            "set it once for all: training.keep_optimiser=true, or compare twice"
+            "training.keep_optimiser must be the same in all runs of a comparison, else a change "
+            "against training alone would be the optimiser's memory and not the method; set it "
+            "once for all: training.keep_optimiser=true, or compare twice"
         )
+
+
+def _listed(value: Any, config: Mapping[str, Any], imports: Imports) -> ListedMethod:
+    """Check one item of a list of methods."""
+    if value == ALONE:
+        value = alone_for(config)
+    method, overrides = split_overrides(value, (*OVERRIDES, "serves", "select"), imports)
+    models = _model_names(overrides.pop("serves", ()), "serves")
+    select = overrides.pop("select", None)
+    if select not in (None, VALIDATION):
+        raise ConfigurationError(f"select: expected {VALIDATION}, got {quoted(select)}")
+    if isinstance(method, Mapping) and "evaluation" in method:
+        raise ConfigurationError(
+            f"methods: {quoted(method.get('name'))} has settings of evaluation, but all runs of a "
+            "comparison are measured alike; set evaluation for all"
+        )
+    return ListedMethod(as_method(method, imports), overrides, models, select is not None)
+
+
+def _model_names(value: Any, key: str) -> tuple[str, ...]:
+    """Return names of served models, given as `all`, as one name or as a list."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(
+            f"{key}: expected `all` or names of served models such as [global, teacher], "
+            f"got {quoted(value)}"
+        )
+    return (ALL,) if ALL in names else tuple(dict.fromkeys(names))
+
+
+def split_overrides(
+    method: Any, keys: Sequence[str] = OVERRIDES, imports: Imports = OWN
+) -> tuple[Any, dict[str, Any]]:
+    """Return a method without settings of its own, and these settings.
+
+    Args:
+        method: A name, a mapping or a Method.
+        keys: The keys that are settings. A hyper-parameter of the method with such a name, as
+            `model` of training alone, is one only if its value is a mapping.
+        imports: The packages from which the method may be imported.
+
+    >>> split_overrides({"name": "feddc", "alpha": 1, "training": {"optimiser": "sgd", "lr": 0.1}})
+    ({'name': 'feddc', 'alpha': 1}, {'training': {'optimiser': 'sgd', 'lr': 0.1}})
+    """
+    if not isinstance(method, Mapping):
+        return method, {}
+    parameters = _parameters(method, imports)
+    own = dict(method)
+    overrides = {}
+    for key in keys:
+        is_parameter = key in parameters and not isinstance(own.get(key), Mapping)
+        if key in own and not is_parameter:
+            overrides[key] = own.pop(key)
+    return own, overrides
+
+
+def _parameters(method: Mapping[str, Any], imports: Imports) -> set[str]:
+    """Return the names of a method's hyper-parameters; none if there is no such method."""
+    try:
+        kind = known_methods.find(str(method.get("name")), imports)
+    except ValueError:
+        return set()  # The name is refused where the method is made.
+    return {parameter.name for parameter in dataclasses.fields(kind)}
+
+
+def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the settings of one method.
+
+    A section such as `training` is changed key by key. A model is replaced as a whole, and so are
+    all models of an experiment that has several.
+    """
+    settings = {}
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and key not in ("model", "models"):
+            settings |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            settings[key] = value
+    return with_settings(dict(config), settings)
+
+
+def _with_standalone(
+    listed: Sequence[ListedMethod], config: Mapping[str, Any], add: bool
+) -> list[ListedMethod]:
+    """Return distinct methods, training alone with the shared settings first.
+
+    Args:
+        listed: The methods.
+        config: The shared settings.
+        add: Add training alone where it is not among the methods.
+    """
+    for method in listed:
+        if method.is_baseline:
+            return _distinct([method, *listed])
+    if not add:
+        return _distinct(listed)
+    return _distinct([ListedMethod(as_method(alone_for(config))), *listed])
+
+
+def _distinct(listed: Sequence[ListedMethod]) -> list[ListedMethod]:
+    """Return the methods without repetitions, in their order."""
+    keys = []
+    for method in listed:
+        own = [method.spec, method.overrides, method.models, method.select]
+        keys.append(json.dumps(own, sort_keys=True, default=str))
+    return list(dict(zip(keys, listed, strict=True)).values())
+
+
+def _labels(listed: Sequence[ListedMethod]) -> list[str]:
+    """Return the names of methods in the table.
+
+    Settings are named only where the same method is listed several times; else a note below the
+    table names them.
+    """
+    names = labels([{"method": method.spec} for method in listed])
+    if len(set(names)) == len(names):
+        return names
+    detailed = labels([{"method": method.spec, **method.overrides} for method in listed])
+    return [
+        detail if names.count(name) > 1 else name
+        for name, detail in zip(names, detailed, strict=True)
+    ]
 
 
 def default_baseline(labels: Sequence[str]) -> str:
     """Return the method that others are tested against by default.
 
-    It is fedavg if it is there, else the first that is not training alone.
+    It is fedavg, else the first that is not training alone.
     """
     if "fedavg" in labels:
         return "fedavg"
     return next((label for label in labels if label != ALONE), ALONE)
 
 
-_KINDS: dict[str, tuple[Any, str]] = {  # of settings that are no list: type, and its name
+_KINDS: dict[str, tuple[Any, str]] = {
     "grid": (Mapping, "mapping"),
+    "sweep": (Mapping, "mapping"),
+    "baselines": (str, "name"),
     "baseline": (str, "name"),
     "measure": (str, "name"),
+    "models": ((str, list, tuple), "list"),
     "level": ((int, float), "number"),
-    "target": ((int, float), "number"),
-}
+    "target": ((int, float, str, Mapping), "number, name or mapping"),
+}  # of settings in the file of a comparison; the others are lists
 
 
-def from_file(config: FromFile, **typed: Any) -> tuple[FromFile, dict[str, Any]]:
-    """Split the file of a comparison.
+def from_file(config: FromFile, **arguments: Any) -> tuple[FromFile, dict[str, Any]]:
+    """Separate the file of a comparison into the experiment and the settings of the comparison.
 
     Args:
         config: The content of the file.
-        typed: Lists and settings that replace those of the file, unless they are empty.
-
-    Returns:
-        The settings that all runs share, and the lists and settings of the comparison.
+        arguments: Settings of the comparison; one that is not empty replaces that of the file.
 
     Raises:
         ConfigurationError: A setting has the wrong type.
     """
     settings = {}
-    for name, value in typed.items():
+    for name, value in arguments.items():
         settings[name] = value or config.get(name) or value
-        kind, noun = _KINDS.get(name, ((list, tuple), "list"))
-        if settings[name] and not isinstance(settings[name], kind):
-            raise ConfigurationError(f"{name}: expected a {noun}, got {quoted(settings[name])}")
-    shared = {key: value for key, value in config.items() if key not in typed}
-    return config.changed(shared, typed.values()), settings
+    if isinstance(config.get("models"), Mapping):
+        # These are the networks of the experiment, not served models.
+        settings["models"] = arguments.get("models", ())
+    for name, value in settings.items():
+        kind, word = _KINDS.get(name, ((list, tuple), "list"))
+        if value and not isinstance(value, kind):
+            raise ConfigurationError(f"{name}: expected a {word}, got {quoted(value)}")
+    shared = {
+        key: value
+        for key, value in config.items()
+        if key not in arguments or (key == "models" and isinstance(value, Mapping))
+    }
+    return config.changed(shared, arguments.values()), settings
 
 
 def as_config(base: Experiment | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration as nested mappings; Python objects in it stay as they are."""
-    return {
-        key: as_config(value) if isinstance(value, BaseModel) else value  # type: ignore[arg-type]
-        for key, value in dict(base).items()
-    }
+    """Return a configuration whose sections are mappings; Python objects in it stay as they are."""
+    config = {}
+    for key, value in dict(base).items():
+        config[key] = as_config(value) if isinstance(value, BaseModel) else value  # type: ignore[arg-type]
+    return config
 
 
 def alone_for(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,146 +506,127 @@ def alone_for(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Of several models it trains the one that clients keep.
     """
-    several = list(config.get("models") or {})
-    if not several:
+    models = list(config.get("models") or {})
+    if not models:
         return {"name": ALONE}
-    return {
-        "name": ALONE,
-        "model": next((name for name in ("private", "model") if name in several), several[0]),
-    }
+    for name in ("private", "model"):
+        if name in models:
+            return {"name": ALONE, "model": name}
+    return {"name": ALONE, "model": models[0]}
 
 
-def as_method(method: Any, imports: Imports = OWN) -> Any:
-    """Return a method as plain data with all its parameters.
-
-    A Method object that another process could not import is returned as it is.
+def as_method(value: Any, imports: Imports = OWN) -> Any:
+    """Return a checked method.
 
     Args:
-        method: A name, a mapping with parameters, or a Method object.
-        imports: The packages that its code may be imported from.
+        value: A name, a mapping or a Method.
+        imports: The packages from which it may be imported.
 
-    Raises:
-        ValueError: There is no such method, or a parameter is wrong.
+    Returns:
+        Plain data with all its parameters, or the object where another process could not import
+        its class.
     """
-    built = method
-    if not isinstance(method, Method):
-        built = method_from(method_spec(method, imports), imports)
-    return built if name_is_local(built) else spec_of(built)
+    method = value
+    if not isinstance(value, Method):
+        method = method_from(method_spec(value, imports), imports)
+    return method if name_is_local(method) else spec_of(method)
 
 
-def content(experiment: Experiment) -> dict[str, Any]:
+def content(built: Experiment) -> dict[str, Any]:
     """Return all that the result of a run depends on, as plain data."""
-    spec = {key: value for key, value in experiment.to_spec().items() if key not in OPERATIONAL}
+    spec = {key: value for key, value in built.to_spec().items() if key not in OPERATIONAL}
+    if spec["budget"] is None:
+        del spec["budget"]  # so that names of runs are those of versions without budgets
     plain: dict[str, Any] = json.loads(json.dumps(spec, default=str))
-    if experiment.dataset is not None:
+    if built.dataset is not None:
         digest = hashlib.blake2b(digest_size=8)
-        for tensor in (experiment.dataset.x, experiment.dataset.y):
+        for tensor in (built.dataset.x, built.dataset.y):
             digest.update(tensor.contiguous().numpy().data)
         plain["dataset"] = digest.hexdigest()
     objects = {}
-    for name, architecture in experiment.architectures().items():
-        if not isinstance(architecture, (str, dict)):
-            objects[name] = getattr(architecture, "__qualname__", repr(architecture))
+    for name, model in built.architectures().items():
+        if not isinstance(model, (str, dict)):
+            objects[name] = getattr(model, "__qualname__", repr(model))
     if objects:
         plain["objects"] = objects
     return plain
 
 
-def folder_name(experiment: Experiment) -> str:
+def folder_name(built: Experiment) -> str:
     """Return a readable name that two experiments share exactly if their content is the same."""
-    text = json.dumps(content(experiment), sort_keys=True)
-    method = spec_of(experiment.build_method())["name"].rpartition(":")[2].lower()
-    digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
-    return f"{method}-s{experiment.seed}-{digest}"
+    text = json.dumps(content(built), sort_keys=True)
+    method = spec_of(built.build_method())["name"].rpartition(":")[2].lower()
+    return f"{method}-s{built.seed}-{hashlib.blake2b(text.encode(), digest_size=5).hexdigest()}"
 
 
 def default_folder(base: Experiment | Mapping[str, Any], imports: Imports = OWN) -> Path:
     """Return the default folder of a comparison.
 
-    The same settings lead to the same folder, so that a rerun completes it.
+    The same shared settings lead to the same folder, so that a rerun completes it.
     """
-    own = experiment(as_config(base), imports)
-    shared = {key: value for key, value in content(own).items() if key not in ("method", "seed")}
+    built = experiment(as_config(base), imports)
+    shared = {key: value for key, value in content(built).items() if key not in ("method", "seed")}
     shared["data"].pop("partition")
     digest = hashlib.blake2b(json.dumps(shared, sort_keys=True).encode(), digest_size=4).hexdigest()
-    return Path("comparisons") / f"{Path(own.data.name).name}-{digest}"
+    return Path("comparisons") / f"{Path(built.data.name).name}-{digest}"
 
 
-def _spec(method: Any) -> dict[str, Any]:
-    return spec_of(method) if isinstance(method, Method) else method
-
-
-def _name(method: Any) -> str:
-    return str(_spec(method)["name"])
-
-
-def _distinct(methods: Sequence[Any]) -> list[Any]:
-    """Return the methods without repetitions, in their order."""
-    by_content = {}
-    for method in methods:
-        key = json.dumps(_spec(method), sort_keys=True, default=str)
-        by_content[key] = method
-    return list(by_content.values())
-
-
-def _is_of_method(key: str) -> bool:
+def _of_method(key: str) -> bool:
     return key.startswith("method.")
 
 
-def _of_method(setting: Setting) -> dict[str, Any]:
-    """Return the parameters of the method in a grid point."""
-    return {key.removeprefix("method."): value for key, value in setting if _is_of_method(key)}
-
-
-def _of_experiment(setting: Setting) -> dict[str, Any]:
-    """Return the other settings in a grid point."""
-    return {key: value for key, value in setting if not _is_of_method(key)}
-
-
 def _tuned(method: Any, parameters: Mapping[str, Any]) -> Any:
+    """Return a method with other hyper-parameters."""
     if not parameters:
         return method
     if not isinstance(method, Method):
         return with_settings(method, parameters)
     base, guests = parts(method)
-    of_base = {key: value for key, value in parameters.items() if "." not in key}
-    tuned = {}
+    own = {key: value for key, value in parameters.items() if "." not in key}
+    tuned_guests = {}
     for slot, guest in guests.items():
-        of_guest = {
-            key.removeprefix(f"{slot}."): value
+        prefix = f"{slot}."
+        changes = {
+            key.removeprefix(prefix): value
             for key, value in parameters.items()
-            if key.startswith(f"{slot}.")
+            if key.startswith(prefix)
         }
-        tuned[slot] = replace(guest, **of_guest)
-    return compose(replace(base, **of_base), **tuned)
+        tuned_guests[slot] = replace(guest, **changes)
+    return compose(replace(base, **own), **tuned_guests)
 
 
-def _applies(key: str, method: Any) -> bool:
-    """Return True if a grid key concerns a method, as `method.mu` does if the method has a mu."""
-    return not _is_of_method(key) or key.removeprefix("method.") in flat(_spec(method))
+def _applies(key: str, listed: ListedMethod) -> bool:
+    """Return True if a grid key concerns a method.
+
+    `method.mu` concerns the methods that have a mu, `training.lr` all that do not set it
+    themselves.
+    """
+    if _of_method(key):
+        return key.removeprefix("method.") in flat(listed.spec)
+    return key not in flat(listed.overrides)
 
 
 def _check_lists(seeds: Sequence[Any], partitions: Sequence[Any], grid: Mapping[str, Any]) -> None:
-    for name, values, kind, what in (
+    for name, values, kind, expected in (
         ("seeds", seeds, int, "whole numbers"),
         ("partitions", partitions, str, "texts"),
     ):
         wrong = [value for value in values if not isinstance(value, kind)]
         if wrong:
-            raise ConfigurationError(f"{name}: expected {what}, got {quoted(wrong[0])}")
+            raise ConfigurationError(f"{name}: expected {expected}, got {quoted(wrong[0])}")
     for key, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence):
             raise ConfigurationError(
                 f"grid: expected a list of values for {key}, got {quoted(values)}"
             )
-        several = [value for value in values if isinstance(value, (list, Mapping))]
-        if several:
+        nested = [value for value in values if isinstance(value, (list, Mapping))]
+        if nested:
             raise ConfigurationError(
-                f"grid: expected numbers or texts for {key}, got {quoted(several[0])}"
+                f"grid: expected numbers or texts for {key}, got {quoted(nested[0])}"
             )
 
 
-def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> None:
+def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[ListedMethod]) -> None:
     for key, values in grid.items():
         if not values:
             raise ConfigurationError(
@@ -346,13 +643,39 @@ def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> Non
                 "alike; set it for all"
             )
         if not any(_applies(key, method) for method in listed):
-            known = sorted({f"method.{name}" for method in listed for name in flat(_spec(method))})
-            raise nearest("grid key", key, [name for name in known if name != "method.name"])
+            known = {f"method.{name}" for method in listed for name in flat(method.spec)}
+            raise nearest("grid key", key, sorted(known - {"method.name"}))
 
 
-def _settings(grid: Mapping[str, Sequence[Any]], method: Any) -> list[Setting]:
-    concerned = {key: values for key, values in grid.items() if _applies(key, method)}
-    return [
-        tuple(zip(concerned, values, strict=True))
-        for values in itertools.product(*concerned.values())
-    ]
+def _settings(grid: Mapping[str, Sequence[Any]], listed: ListedMethod) -> list[Setting]:
+    """Return the grid points of a method."""
+    return _points({key: values for key, values in grid.items() if _applies(key, listed)})
+
+
+def _points(values: Mapping[str, Sequence[Any]]) -> list[Setting]:
+    """Return all combinations of the values of several settings."""
+    combinations = itertools.product(*values.values())
+    return [tuple(zip(values, combination, strict=True)) for combination in combinations]
+
+
+def _check_sweep(
+    sweep: Mapping[str, Any], grid: Mapping[str, Any], listed: Sequence[ListedMethod]
+) -> None:
+    if len(sweep) > 1:
+        raise ConfigurationError(
+            f"sweep: expected one setting, got {', '.join(sweep)}; compare once for each"
+        )
+    for key, values in sweep.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ConfigurationError(
+                f"sweep: expected a list of values for {key}, got {quoted(values)}"
+            )
+        fixed = ("seed", "data.partition", "data.name", "method", "method.name")
+        if key in fixed or key.startswith("evaluation") or key in grid:
+            raise ConfigurationError(
+                f"sweep: {key} cannot be varied within one table; use the seeds, partitions and "
+                "methods of the comparison, or compare several times"
+            )
+        if not any(_applies(key, method) for method in listed):
+            known = {f"method.{name}" for method in listed for name in flat(method.spec)}
+            raise nearest("sweep key", key, sorted(known - {"method.name"}))

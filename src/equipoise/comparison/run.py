@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from equipoise.comparison import formats
-from equipoise.comparison.entries import Entry, aligned, check_same_data, read_runs
+from equipoise.comparison.entries import (
+    Entry,
+    aligned,
+    check_same_data,
+    read_folder,
+    read_runs,
+)
 from equipoise.comparison.executor import Progress, cores, execute
-from equipoise.comparison.measures import DISTANCES, OPTIONAL, RANKED
+from equipoise.comparison.measures import DISTANCES, OPTIONAL, RANKED, is_of_group
 from equipoise.comparison.plan import (
     Cell,
     Setting,
@@ -20,17 +26,25 @@ from equipoise.comparison.plan import (
     default_baseline,
     default_folder,
     from_file,
-    plan,
+    plan_comparison,
+)
+from equipoise.comparison.served import (
+    SEPARATOR,
+    VALIDATION,
+    check_served,
+    served_rows,
+    tested_row,
+    validation_values,
 )
 from equipoise.comparison.table import Comparison, Failure
+from equipoise.comparison.targets import Target, checked_target, with_targets
 from equipoise.experiment import ConfigurationError, Experiment, load, with_settings
 from equipoise.runs import Run, RunResult
-from equipoise.runs.result import for_each_client
 from equipoise.storage.store import RunError
 from equipoise.validation.imports import FromFile, permitted
 from equipoise.validation.names import nearest
 
-VALIDATION = "validation"
+LISTS = ("methods", "seeds", "partitions", "grid", "models", "baselines", "sweep")
 LEVEL = 0.95
 MEASURE = "average"
 _Values = dict[str, float]  # client -> value
@@ -46,7 +60,10 @@ def compare(
     level: float | None = None,
     measure: str | None = None,
     measures: Sequence[str] = (),
-    target: float | None = None,
+    target: Target | None = None,
+    models: Sequence[str] | str = (),
+    baselines: str | None = None,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
     out: str | Path | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
@@ -56,13 +73,15 @@ def compare(
 ) -> Comparison:
     """Run several methods, seeds and partitions on identical data, initial model and cohorts.
 
-    Calling it again completes what is missing, and only that. A run that fails is reported and does
-    not stop the others.
+    Calling it again completes what is missing, and only that. A run that fails, or a method that
+    refuses its settings, is reported and does not stop the others.
 
     Args:
         base: The settings that all runs share, or the path of a YAML file that holds them, with
             lists `methods`, `seeds`, `partitions` and a mapping `grid`.
-        methods: Names of methods, mappings with parameters, or Method objects.
+        methods: Names of methods, mappings with parameters, or Method objects. A mapping may also
+            hold settings for this method only: `training`, `model`, `models`, `rounds`,
+            `participation`; the table marks its rows.
         seeds: The seeds; by default that of `base`.
         partitions: The partitions; by default that of `base`.
         grid: Settings to choose on validation data, such as {"method.mu": [0.01, 0.1]}.
@@ -71,8 +90,20 @@ def compare(
         level: The level of the intervals over seeds; 0.95 by default.
         measure: The measure that methods are ranked by; the average by default.
         measures: Further columns of the table: best, p10_change, p90_change, best_round,
-            rounds_to_target, d_cos, d_man.
-        target: The mean over clients to reach, for rounds_to_target.
+            best_average, rounds_to_target, speed_up, d_cos, d_man, embedding_angle,
+            embedding_manhattan, seconds_per_client, seconds_per_client_std, and change[GROUP] for
+            groups of clients. The average of up to 8 groups is always shown.
+        target: The mean over clients to reach, for rounds_to_target and speed_up: a number,
+            "fedavg.best" for the best mean of a method in the same partition and seed, or a
+            mapping from partitions to these.
+        models: Served models that are rows of their own, such as ["global", "teacher"]; "all" for
+            all. In the file of a comparison whose `models` are networks, `serves` of a method says
+            the same. With `select: validation` a method has a row for the model that is best on
+            validation data.
+        baselines: "none" leaves out training alone unless it is among the methods; then there are
+            no changes and no collaborative fairness. By default it is added.
+        sweep: One setting and the values that it takes, such as {"data.clients": [10, 50]}: the
+            table has a group of rows for each, and the report a figure.
         out: The folder of the comparison, in which runs are named by their content.
         jobs: Runs at a time; by default one per core, and one on a cluster.
         progress: Receives events.
@@ -85,7 +116,8 @@ def compare(
 
     Raises:
         ConfigurationError: A setting is wrong; nothing was run.
-        ValueError: A method, measure or baseline is unknown.
+        ValueError: A method, measure or baseline is unknown, or no method serves a model that
+            `models` names. The latter is known once runs have finished; they stay.
         RunError: The folder cannot be written, or it holds runs of other data.
     """
     if base is None:
@@ -102,6 +134,9 @@ def compare(
         "measure": measure,
         "measures": measures,
         "target": target,
+        "models": models,
+        "baselines": baselines,
+        "sweep": sweep,
     }
     if isinstance(base, FromFile):
         base, settings = from_file(base, **settings)
@@ -110,30 +145,38 @@ def compare(
         level=LEVEL if settings["level"] is None else settings["level"],
         measure=settings["measure"] or MEASURE,
         measures=tuple(settings["measures"] or ()),
-        target=settings["target"],
+        target=checked_target(settings["target"]),
     )
     imports = base.imports if isinstance(base, Experiment) else permitted(base, allow_imports)
     table.check_columns()
     if set(table.measures) & set(DISTANCES):
         base = with_settings(as_config(base), {"evaluation.distances": True})
-    lists = {name: settings[name] for name in ("methods", "seeds", "partitions", "grid")}
-    cells = plan(base, **lists, imports=imports)
+    lists = {name: settings[name] for name in LISTS}
+    planned = plan_comparison(base, **lists, imports=imports)
+    cells = planned.cells
     jobs = _checked_jobs(jobs, cells, cluster)
     tested_against = table.checked(cells)
     folder = Path(out) if out is not None else default_folder(base, imports)
     runs = _writable(folder) / "runs"
     where = {"cluster": cluster, "trust_network": trust_network}
-    reasons = execute(cells, runs, jobs, progress or Progress(), where)
+    distinct = {cell.name: cell for cell in cells}
+    reasons = execute(list(distinct.values()), runs, jobs, progress or Progress(), where)
+    entries = _entries(cells, runs, reasons)
+    tested_against = tested_row([entry.label for entry in entries], tested_against)
     result = Comparison(
-        _entries(cells, runs, reasons, table.target),
+        with_targets(entries, table.target, tested_against),
         tested_against,
         _failures(cells, reasons),
         folder,
+        refusals=planned.refusals,
         level=table.level,
         measure=table.measure,
         optional=table.measures,
         target=table.target,
     )
+    for name in table.measures if entries else ():
+        if name not in result.measures:
+            raise nearest("group of clients in", name, list(result.measures))
     formats.save(result)
     return result
 
@@ -146,17 +189,18 @@ class _TableSettings:
     level: float
     measure: str
     measures: tuple[str, ...]
-    target: float | None
+    target: Target | None
 
     def check_columns(self) -> None:
         for name in self.measures:
-            if name not in OPTIONAL:
+            if name not in OPTIONAL and not is_of_group(name):
                 raise nearest("further measure", name, list(OPTIONAL))
 
     def checked(self, cells: Sequence[Cell]) -> str:
         """Check the settings against the plan; return the method that others are tested against."""
         labels = list(dict.fromkeys(cell.label for cell in cells))
-        if self.baseline is not None and self.baseline not in labels:
+        method = (self.baseline or "").partition(SEPARATOR)[0]
+        if self.baseline is not None and method not in labels:
             raise nearest("baseline", self.baseline, labels)
         if self.measure not in RANKED:
             raise nearest("measure", self.measure, list(RANKED))
@@ -203,22 +247,33 @@ def _writable(folder: Path) -> Path:
     return folder
 
 
-def _entries(
-    cells: Sequence[Cell], runs: Path, failed: Mapping[str, str], target: float | None
-) -> list[Entry]:
+def _entries(cells: Sequence[Cell], runs: Path, failed: Mapping[str, str]) -> list[Entry]:
     """Return the entries of the table, of the runs that finished."""
-    finished = [cell.name for cell in cells if cell.name not in failed]
+    finished = list(dict.fromkeys(cell.name for cell in cells if cell.name not in failed))
     if not finished:
         return []
     read = read_runs([runs / name for name in finished])
-    check_same_data(read)
     results = dict(zip(finished, read, strict=True))
-    entries = []
+    check_served(cells, read)
+    entries: list[Entry] = []
     for cell in _chosen(cells, results):
         if cell.name in results:
-            run = results[cell.name].against(results.get(cell.alone))
-            entries.append(Entry(cell.label, run, cell.setting, target))
+            entries += _rows_of(cell, results)
+    check_same_data([entry.run for entry in entries])
     return aligned(entries)
+
+
+def _rows_of(cell: Cell, results: Mapping[str, RunResult]) -> Iterator[Entry]:
+    """Yield one entry per served model that the table lists."""
+    main = results[cell.name]
+    for row in served_rows(cell, main):
+        run = main
+        if row.model != main.main_model:
+            run = read_folder(main.folder, main_metric=main.main_metric, model=row.model)
+        baseline = results.get(cell.alone)
+        run = replace(run, varied=dict(cell.sweep))
+        run = run.against(baseline and replace(baseline, varied=dict(cell.sweep)))
+        yield Entry(row.label, run, cell.setting, overrides=cell.overrides, selected=row.selected)
 
 
 def _failures(cells: Sequence[Cell], reasons: Mapping[str, str]) -> list[Failure]:
@@ -297,12 +352,6 @@ def _common_mean(values: _Values, rivals: Sequence[_Values]) -> float:
 def _validation_values(result: RunResult) -> _Values:
     run = Run(result.folder)
     try:
-        values = for_each_client(run, run.final(result.main_metric, split=VALIDATION))
+        return validation_values(run, result.main_metric)
     finally:
         run.store.close()
-    if not values:
-        raise RunError(
-            f"{run.folder} has no {result.main_metric} on validation data to choose a setting by; "
-            "give them a share with data.split, such as [0.7, 0.1, 0.2]"
-        )
-    return values

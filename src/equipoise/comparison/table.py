@@ -12,8 +12,18 @@ from statistics import median
 from typing import Any
 
 from equipoise.comparison.entries import FORMAT, RESULT, Entry, damaged, open_comparison, open_runs
-from equipoise.comparison.measures import COST, DISTANCES, EXTREMES, OPTIONAL, Measure, measures
-from equipoise.comparison.plan import default_baseline
+from equipoise.comparison.measures import (
+    COST,
+    DISTANCES,
+    EXTREMES,
+    MOST_GROUPS,
+    OPTIONAL,
+    Measure,
+    is_of_group,
+    measures,
+)
+from equipoise.comparison.plan import Refusal, default_baseline
+from equipoise.comparison.targets import Target, checked_target, with_targets
 from equipoise.metrics import (
     Interval,
     Metric,
@@ -53,7 +63,9 @@ class Comparison:
         level: The level of the intervals over seeds.
         measure: The measure that methods are ranked by.
         optional: Further columns of the table.
-        target: A mean over clients, for the rounds to it.
+        target: A mean over clients, for the rounds to it; a number, `METHOD.best`, or these by
+            partition.
+        refusals: The methods that refuse their settings.
     """
 
     entries: Sequence[Entry]
@@ -63,7 +75,8 @@ class Comparison:
     level: float = field(default=0.95, kw_only=True)
     measure: str = field(default="average", kw_only=True)
     optional: tuple[str, ...] = field(default=(), kw_only=True)
-    target: float | None = field(default=None, kw_only=True)
+    target: Target | None = field(default=None, kw_only=True)
+    refusals: Sequence[Refusal] = field(default=(), kw_only=True)
 
     @property
     def metric(self) -> Metric:
@@ -85,12 +98,22 @@ class Comparison:
     @property
     def measures(self) -> dict[str, Measure]:
         """Name -> measure, of all that there are."""
-        return measures(self.metric)
+        return measures(self.metric, self.groups)
+
+    @cached_property
+    def groups(self) -> list[str]:
+        """The groups of clients, such as domains, in the order of their names."""
+        return sorted({group for entry in self.entries for group in entry.run.groups.values()})
 
     @property
     def columns(self) -> dict[str, Measure]:
         """Name -> measure, of those that the table shows; CSV and JSON have all."""
-        hidden = set(OPTIONAL) - set(self.optional)
+        hidden = set(OPTIONAL)
+        for name in self.measures:
+            is_default = name.startswith("average[") and len(self.groups) <= MOST_GROUPS
+            if is_of_group(name) and not is_default:
+                hidden.add(name)
+        hidden -= set(self.optional)
         if not any(entry.run.main.majority for entry in self.entries):
             hidden.add("majority")
         return {name: measure for name, measure in self.measures.items() if name not in hidden}
@@ -262,6 +285,25 @@ class Comparison:
                 found[entry.label, entry.run.condition[0]] = dict(entry.setting)
         return found
 
+    @property
+    def swept(self) -> str:
+        """The setting that a sweep varies; empty without a sweep."""
+        varied = self.entries[0].run.varied if self.entries else {}
+        return next(iter(varied), "")
+
+    def overrides(self) -> dict[str, Mapping[str, Any]]:
+        """Return method -> its settings that differ from those of the comparison."""
+        return {entry.label: dict(entry.overrides) for entry in self.entries if entry.overrides}
+
+    def selections(self) -> dict[tuple[str, str], dict[int, str]]:
+        """Return method and partition -> seed -> the model that was chosen on validation data."""
+        found: dict[tuple[str, str], dict[int, str]] = {}
+        for entry in self.entries:
+            partition, seed = entry.run.condition
+            if entry.selected:
+                found.setdefault((entry.label, partition), {})[seed] = entry.run.main_model
+        return found
+
     def as_plain(self) -> dict[str, Any]:
         """Return all of it as plain data; numbers that do not exist are None."""
         folder = self.folder or Path()
@@ -286,6 +328,7 @@ class Comparison:
             "entries": [_plain_entry(entry, folder) for entry in self.entries],
             "table": [_plain_numbers(row) for row in self.rows],
             "failures": [asdict(failure) for failure in self.failures],
+            "refusals": [asdict(refusal) for refusal in self.refusals],
         }
 
 
@@ -328,20 +371,24 @@ def opened(
 def _restored(folder: Path, entries: Sequence[Entry], saved: Mapping[str, Any]) -> Comparison:
     """Return a saved comparison with its settings; a file of version 0.1 lacks some."""
     try:
-        target = saved.get("target")
+        target = checked_target(saved.get("target"))
+        baseline = str(saved["baseline"])
         comparison = Comparison(
-            [replace(entry, target=None if target is None else float(target)) for entry in entries],
-            str(saved["baseline"]),
+            with_targets(entries, target, baseline),
+            baseline,
             [Failure(**row) for row in saved["failures"]],
             folder,
             level=float(saved["level"]),
             measure=str(saved.get("measure", "average")),
             optional=tuple(map(str, saved.get("columns", ()))),
             target=target,
+            refusals=[Refusal(**row) for row in saved.get("refusals", ())],
         )
     except (KeyError, TypeError, ValueError):
         raise damaged(folder) from None
-    known = comparison.measure in comparison.measures and set(comparison.optional) <= set(OPTIONAL)
+    known = comparison.measure in comparison.measures and all(
+        name in OPTIONAL or is_of_group(name) for name in comparison.optional
+    )
     if not known or not 0 < comparison.level < 1:
         raise damaged(folder)
     return comparison
@@ -376,6 +423,10 @@ def _plain_entry(entry: Entry, folder: Path) -> dict[str, Any]:
         "partition": run.condition[0],
         "seed": run.condition[1],
         "setting": dict(entry.setting),
+        "model": run.main_model,
+        "selected": entry.selected,
+        "sweep": dict(run.varied),
+        "overrides": dict(entry.overrides),
         "run": _relative(run.folder, folder),
         "alone": None if alone is None else _relative(alone.folder, folder),
         "measures": _plain_numbers(entry.aggregates.values),

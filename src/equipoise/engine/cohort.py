@@ -379,6 +379,8 @@ class RoundCohort(Cohort):
 
     def _accept(self, reply: Reply) -> None:
         self._busy += reply.seconds
+        by_client = self.record.client_seconds
+        by_client[reply.client] = by_client.get(reply.client, 0.0) + reply.seconds
         self.record.bytes_up += reply.bytes
         self.record.steps += reply.steps
         self.record.skipped += reply.skipped

@@ -26,7 +26,7 @@ from equipoise.composition import parts
 from equipoise.data import DataConfig, Dataset
 from equipoise.data.arrays.objects import with_own_data
 from equipoise.experiment.files import ConfigurationError
-from equipoise.experiment.sections import Evaluation, Faults, Participation, Section
+from equipoise.experiment.sections import Budget, Evaluation, Faults, Participation, Section
 from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.losses.registry import DEFAULT
 from equipoise.method import Method, mistake
@@ -74,6 +74,9 @@ class Experiment(Section):
     faults: Faults = Faults()
     evaluation: Evaluation = Evaluation()
     rounds: int = Field(50, ge=1, le=1_000_000_000)
+    budget: Budget | None = Field(
+        None, description="training time after which a run ends before its last round"
+    )
     seed: int = Field(0, ge=0, lt=2**63)
     workers: int | None = Field(
         None, ge=0, le=256, description="worker processes; none: one per core; 0: in process"

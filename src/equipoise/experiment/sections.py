@@ -115,6 +115,29 @@ class Faults(Section):
         return bool(self.dropout or self.corrupt or self.script or can_be_late)
 
 
+class Budget(Section):
+    """Limit of a run besides its number of rounds."""
+
+    seconds: float | None = Field(
+        None,
+        gt=0,
+        description="training time (clients and aggregation, evaluation excluded) after which "
+        "training ends, at the end of a round",
+    )
+    rounds: int | None = Field(
+        None,
+        ge=1,
+        description="the round after which training ends, in place of seconds; a replay has the "
+        "round in which the time was up",
+    )
+
+    @model_validator(mode="after")
+    def _limits(self) -> Budget:
+        if self.seconds is None and self.rounds is None:
+            raise ValueError("expected seconds, such as {seconds: 60}, got none")
+        return self
+
+
 class Evaluation(Section):
     """Metrics, splits and interval of evaluation; the last round is always evaluated."""
 

@@ -1,6 +1,6 @@
 """Metrics as pure functions: arrays in, numbers out.
 
-They cover performance, fairness, transfer, representation, participation, convergence and cost.
+They cover performance, fairness, transfer, representation, participation and convergence.
 Where a number does not exist the result is NaN with an `UndefinedMetric` warning that says why;
 wrong input is refused.
 """
@@ -15,7 +15,6 @@ from equipoise.metrics.clinical import (
 )
 from equipoise.metrics.comparison import PairedTest, against_baseline, average_ranks, holm, paired_p
 from equipoise.metrics.convergence import best_and_last, rounds_to, speed_up
-from equipoise.metrics.cost import cost
 from equipoise.metrics.fairness import (
     angle,
     collaborative_fairness,
@@ -79,7 +78,6 @@ __all__ = [
     "bootstrap_counts",
     "calibration_error",
     "collaborative_fairness",
-    "cost",
     "divergence",
     "each_over_seeds",
     "effective_clients",

@@ -141,6 +141,56 @@ def learning_by_method(histories: Mapping[str, Sequence[History]], metric: Metri
     return figure
 
 
+def sweep(
+    lines: Mapping[str, Sequence[tuple[Any, float, float, float]]], key: str, metric: Metric
+) -> Figure:
+    """Draw a measure against the values of a setting, one line per method.
+
+    Args:
+        lines: Method -> value of the setting, mean, and the ends of its interval over seeds.
+        key: The setting, on the horizontal axis.
+        metric: The metric of the values.
+    """
+    figure, axes = new(max(3.3, 1.0 + 0.17 * len(lines)))
+    values = list(dict.fromkeys(point[0] for line in lines.values() for point in line))
+    numeric = all(isinstance(value, (int, float)) for value in values)
+    ends = []
+    for position, (method, line) in enumerate(lines.items()):
+        x = [float(point[0]) if numeric else float(values.index(point[0])) for point in line]
+        means, low, high = np.array([point[1:] for point in line]).T * metric.scale
+        style = apart(position, len(x)) | {"marker": MARKERS[position % len(MARKERS)]}
+        axes.plot(x, means, **style)
+        axes.fill_between(x, low, high, color=style["color"], alpha=0.1, linewidth=0)
+        ends.append((method, x[-1], float(means[-1]), style["color"]))
+    axes.set_xticks([float(value) for value in values] if numeric else range(len(values)))
+    axes.set_xticklabels([str(value) for value in values])
+    label(axes, key, f"mean {metric.title}")
+    name_ends(axes, ends)
+    return figure
+
+
+def contributions(
+    names: Sequence[str], alone: np.ndarray, values: np.ndarray, title: str, metric: Metric
+) -> Figure:
+    """Draw the contribution of each client against what it reaches alone.
+
+    Args:
+        names: The clients.
+        alone: Their values of training alone.
+        values: Their contributions, as the method values them.
+        title: The name of the contributions, such as "reputation".
+        metric: The metric of training alone.
+    """
+    figure, axes = new()
+    x = alone * metric.scale
+    axes.scatter(x, values, s=26, color=COLOURS[0], linewidths=0)
+    axes.margins(0.15)
+    label(axes, f"alone: {metric.title}", title.replace("_", " "))
+    if len(names) <= NAMED_POINTS:
+        name_points(axes, list(zip(names, map(float, x), map(float, values), strict=True)))
+    return figure
+
+
 def _verdicts(alone: np.ndarray, together: np.ndarray, metric: Metric) -> list[str]:
     better = together < alone if metric.lower_is_better else together > alone
     verdicts = np.where(better, "gains", "loses")

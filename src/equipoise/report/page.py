@@ -152,7 +152,7 @@ def _write(
 
 
 def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
-    drawn: dict[str, Picture] = {}
+    drawn: dict[str, Picture] = pictures.of_sweep(comparison)
     for number, partition in enumerate(comparison.partitions, start=1):
         suffix = f"-{number}" if len(comparison.partitions) > 1 else ""
         for name, picture in pictures.of_comparison(comparison, partition).items():
@@ -368,7 +368,7 @@ def _file_part(label: str) -> str:
 
 
 def _is_of_one_method(name: str) -> bool:
-    return name.startswith(("heatmap-", "weights-", "roc", "calibration"))
+    return name.startswith(("heatmap-", "weights-", "contributions_", "roc", "calibration"))
 
 
 def _belongs_to(name: str, method: str, methods: Sequence[str]) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.table import Comparison
-from equipoise.metrics import Metric
+from equipoise.metrics import Metric, UndefinedMetric, collaborative_fairness
 from equipoise.report import clinical, figures
 from equipoise.report.cards import Card, points, written
 from equipoise.report.tracks import span_of
@@ -18,6 +21,7 @@ from equipoise.runs import RunResult
 from equipoise.runs.curves import History
 
 Point = tuple[float, float]  # average and standard deviation
+SweepPoint = tuple[Any, float, float, float]  # value of the setting, mean, ends of its interval
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,45 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
     return pictures
 
 
+def of_sweep(comparison: Comparison) -> dict[str, Picture]:
+    """Return a figure for each partition with the setting that a sweep varies on its axis."""
+    key = comparison.swept
+    if not key:
+        return {}
+    lines: dict[str, dict[str, list[SweepPoint]]] = {}
+    for condition in comparison.partitions:
+        for method in comparison.methods:
+            for entry in comparison.of_method(method, condition)[:1]:
+                partition = str(entry.run.config["data"]["partition"])
+                point = _sweep_point(comparison, condition, entry)
+                lines.setdefault(partition, {}).setdefault(method, []).append(point)
+    pictures = {}
+    for number, (partition, by_method) in enumerate(lines.items(), start=1):
+        name = f"sweep-{number}" if len(lines) > 1 else "sweep"
+        pictures[name] = _sweep_picture(comparison.metric, key, partition, by_method)
+    return pictures
+
+
+def _sweep_point(comparison: Comparison, condition: str, entry: Entry) -> SweepPoint:
+    row = comparison.row(condition, entry.label, "average")
+    assert row is not None
+    mean = row["value"]
+    low = mean if row["low"] is None else row["low"]
+    high = mean if row["high"] is None else row["high"]
+    return entry.run.varied[comparison.swept], mean, low, high
+
+
+def _sweep_picture(
+    metric: Metric, key: str, partition: str, lines: Mapping[str, Sequence[SweepPoint]]
+) -> Picture:
+    parts = [f"Mean over clients on {partition} by {key}; bands are intervals over seeds."]
+    for method, line in lines.items():
+        first = f"{written(line[0][1], metric)} at {line[0][0]}"
+        last = f"{written(line[-1][1], metric)} at {line[-1][0]}"
+        parts.append(f"{method}: from {first} to {last}.")
+    return Picture(f"By {key}", " ".join(parts), lambda: figures.sweep(lines, key, metric))
+
+
 def _gains_by_method(entries: Mapping[str, Sequence[Entry]]) -> dict[str, np.ndarray]:
     """Return method -> gains of all clients and seeds; a diverged model has none."""
     found = {}
@@ -177,8 +220,47 @@ def _learning_by_method(
 
 
 def of_method(result: RunResult) -> dict[str, Picture]:
-    """Return the heat map and the weights of one run, for a page about several."""
-    return _maps(result) | _clinical(result)
+    """Return the heat map, weights and contributions of one run, for a page about several."""
+    return _maps(result) | _contributions(result) | _clinical(result)
+
+
+def _contributions(result: RunResult) -> dict[str, Picture]:
+    """Return scatters of clients' contributions against what they reach alone."""
+    metric = result.main.metric
+    baseline = result.main.baseline or {}
+    pictures = {}
+    for name, values in result.contributions.items():
+        clients = []
+        for client, value in values.items():
+            if math.isfinite(value) and math.isfinite(baseline.get(client, math.nan)):
+                clients.append(client)
+        if len(clients) > 1:
+            alone = np.array([baseline[client] for client in clients])
+            own = np.array([values[client] for client in clients])
+            pictures[f"contributions_{name}"] = _contribution_picture(
+                clients, alone, own, name, metric
+            )
+    return pictures
+
+
+def _contribution_picture(
+    clients: Sequence[str], alone: np.ndarray, values: np.ndarray, name: str, metric: Metric
+) -> Picture:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UndefinedMetric)
+        correlation = collaborative_fairness(alone, values) / 100
+    known = f"Their correlation is {correlation:.2f}."
+    if math.isnan(correlation):
+        known = "They have no correlation, since all values of one are equal."
+    text = (
+        f"The {name.replace('_', ' ')} of each of {len(clients)} clients, as the method values it "
+        f"at the end, against what the client reaches alone. {known}"
+    )
+    return Picture(
+        "Contributions",
+        text,
+        lambda: figures.contributions(clients, alone, values, name, metric),
+    )
 
 
 def _clinical(result: RunResult) -> dict[str, Picture]:

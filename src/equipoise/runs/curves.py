@@ -51,6 +51,19 @@ class Curve:
         position = int(np.nanargmin(means) if metric.lower_is_better else np.nanargmax(means))
         return self.rounds[position], self.means[position]
 
+    def by_round(self) -> list[float]:
+        """Return the mean of every round of training from the first on; NaN if not measured.
+
+        >>> Curve((2, 3), (0.5, 0.75)).by_round()
+        [nan, 0.5, 0.75]
+        """
+        training = self.training()
+        means = [math.nan] * (training.rounds[-1] if training.rounds else 0)
+        for number, mean in zip(training.rounds, training.means, strict=True):
+            if number:
+                means[number - 1] = mean
+        return means
+
     def first_round_at(self, target: float, metric: Metric) -> float:
         """Return the first measured round whose mean reaches the target; NaN if none does."""
         for number, mean in zip(self.rounds, self.means, strict=True):

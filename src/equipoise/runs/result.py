@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from equipoise.data.roster import SHARED
 from equipoise.metrics import participation, weights_received
@@ -54,6 +56,9 @@ class MetricResult:
         majority: Client -> accuracy of always predicting the most frequent class; for accuracy.
         resolution: How far values may be from the exact ones, if they come from histograms.
         once: True if clients sent the metric at the end only, with their histograms of scores.
+        after_local: Client -> value of its model right after local training in the last round,
+            where all clients share one model and one test set. Collaborative fairness is then
+            computed from it, since equal values have no correlation.
     """
 
     metric: Metric
@@ -65,6 +70,7 @@ class MetricResult:
     majority: Mapping[str, float] = field(default_factory=dict)
     resolution: float = 0.0
     once: bool = False
+    after_local: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def gains(self) -> dict[str, float]:
@@ -81,11 +87,17 @@ class MetricResult:
         """Numbers over clients: average, worst, best, std, change, harmed, best_round and others."""
         found = aggregates.aggregate(self.values, self.baseline, self.metric)
         best = self.curve.best(self.metric)
-        values = {**found.values, "best_round": NAN if best is None else float(best[0])}
+        values = dict(found.values)
+        values["best_round"] = NAN if best is None else float(best[0])
+        values["best_average"] = NAN if best is None else float(best[1])
+        if self.after_local:
+            own = aggregates.aggregate(self.after_local, self.baseline, self.metric)
+            values["cf"] = own["cf"]
         if self.metric.name == "accuracy":
             shares = [self.majority[client] for client in self.values if client in self.majority]
             values["majority"] = sum(shares) / len(shares) if shares else NAN
-        return Aggregates(values, found.reasons)
+        reasons = {name: text for name, text in found.reasons.items() if math.isnan(values[name])}
+        return Aggregates(values, reasons)
 
     def only(self, clients: Sequence[str], undefined: Sequence[str]) -> MetricResult:
         """Return the result of some clients.
@@ -165,6 +177,9 @@ class RunResult:
         old_fingerprint: True if an older version wrote the fingerprint.
         baseline: The result of training alone on the same data; None if it is not known.
         details: What only reports show; None unless it was asked for.
+        varied: Setting -> value, of the setting that a sweep over several runs varies.
+        contributions: Name (such as "reputation") -> client -> the last value that the method
+            logged of the client's contribution.
     """
 
     folder: Path
@@ -191,6 +206,8 @@ class RunResult:
     old_fingerprint: bool = False
     baseline: RunResult | None = None
     details: RunDetails | None = None
+    varied: Mapping[str, Any] = field(default_factory=dict)
+    contributions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def is_standalone(self) -> bool:
@@ -199,8 +216,9 @@ class RunResult:
 
     @property
     def condition(self) -> tuple[str, int]:
-        """Partition and seed: runs that share them can be compared."""
-        return str(self.config["data"]["partition"]), int(self.config["seed"])
+        """Partition (with the setting that a sweep varies) and seed: runs of one can be compared."""
+        partition = condition_name(str(self.config["data"]["partition"]), self.varied.items())
+        return partition, int(self.config["seed"])
 
     @property
     def main(self) -> MetricResult:
@@ -284,6 +302,7 @@ def read_result(
     baseline: Run | RunResult | None = None,
     details: bool = False,
     main_metric: str | None = None,
+    main_model: str | None = None,
 ) -> RunResult:
     """Read the result of a run.
 
@@ -294,6 +313,7 @@ def read_result(
         baseline: The run of training alone that gains are counted against, open or read.
         details: Read what only reports show, too.
         main_metric: The metric that the result is about; by default that of the run.
+        main_model: The served model that the result is about; by default the main one.
 
     Raises:
         RunError: The run is damaged, or the baseline has other data.
@@ -310,7 +330,17 @@ def read_result(
         check_comparable(run, baseline)
         baseline = read_result(baseline, details=details, main_metric=main_metric)
     with run.one_moment():
-        return _Reader(run, main_metric).result(details).against(baseline)
+        return _Reader(run, main_metric, main_model).result(details).against(baseline)
+
+
+def condition_name(partition: str, varied: Iterable[tuple[str, Any]] = ()) -> str:
+    """Return the name of a partition and of the settings that a sweep varies.
+
+    >>> condition_name("iid", [("data.clients", 10)])
+    'iid, clients=10'
+    """
+    settings = [f"{key.rpartition('.')[2]}={value}" for key, value in varied]
+    return ", ".join([partition, *settings])
 
 
 def for_each_client(run: Run, values: dict[str, Value]) -> dict[str, Value]:
@@ -323,10 +353,10 @@ def for_each_client(run: Run, values: dict[str, Value]) -> dict[str, Value]:
 class _Reader:
     """Reads the tables of an open run, each once."""
 
-    def __init__(self, run: Run, main_metric: str) -> None:
+    def __init__(self, run: Run, main_metric: str, main_model: str | None = None) -> None:
         self.run = run
         self.main_metric = main_metric
-        self.main_model = run.main_model
+        self.main_model = main_model or run.main_model
         self.test_sizes = run.test_sizes
         self.majority = for_each_client(run, run.majority())
         self.end = end_point(run)
@@ -368,7 +398,21 @@ class _Reader:
             outdated=run.outdated,
             old_fingerprint=has_old_fingerprint(run),
             details=self._details(models, histograms) if details else None,
+            contributions=self._contributions(),
         )
+
+    def _contributions(self) -> dict[str, dict[str, float]]:
+        """Return name -> client -> the last value; clients are in the order of the run."""
+        rows = self.run.columns("metric", "client", "value", phase="contribution")
+        latest: dict[str, dict[str, float]] = {}
+        for name, client, value in rows:
+            latest.setdefault(name, {})[client] = NAN if value is None else value
+        found = {}
+        for name, values in latest.items():
+            found[name] = {
+                client: values[client] for client in self.run.clients if client in values
+            }
+        return found
 
     def _measured(self) -> list[tuple[str, str]]:
         """Return served model and metric of all that was measured, the main metric first."""
@@ -401,7 +445,17 @@ class _Reader:
             curve=read_curve(self.run, name, model, final, self.end),
             test_sizes=self.test_sizes,
             majority=self.majority,
+            after_local=self._after_local(name) if SHARED in final else {},
         )
+
+    def _after_local(self, metric: str) -> dict[str, float]:
+        """Return client -> value right after local training on the shared test set."""
+        selection = {"phase": "after_local", "split": "shared", "metric": metric}
+        last = self.run.columns("max(round)", **selection)[0][0]
+        if last is None:
+            return {}
+        rows = self.run.columns("client", "value", round=last, **selection)
+        return {client: NAN if value is None else value for client, value in rows}
 
     def _undefined(self, model: str, values: Mapping[str, float]) -> list[str]:
         """Return the clients that were measured last, but for whose samples a metric has no value."""
@@ -456,31 +510,49 @@ class _Reader:
         return found
 
     def _cost(self) -> dict[str, float]:
-        """Return megabytes sent both ways, and seconds of training, transport and aggregation."""
+        """Return megabytes sent both ways, and seconds of training, transport and aggregation.
+
+        Seconds per client are the mean and the standard deviation over clients and rounds; NaN in
+        runs of versions that did not record them.
+        """
         moved = 0
         seconds = 0.0
+        own = [row["seconds"] for row in self.run.client_seconds()]
         for record in (*self.rounds, *self.finish):
             moved += record["bytes_down"] + record["bytes_up"]
             for phase in ("clients", "transport", "aggregation"):
                 seconds += record["seconds"].get(phase, 0.0)
-        return {"megabytes": moved / 1e6, "seconds": seconds}
+        return {
+            "megabytes": moved / 1e6,
+            "seconds": seconds,
+            "seconds_per_client": float(np.mean(own)) if own else NAN,
+            "seconds_per_client_std": float(np.std(own)) if own else NAN,
+        }
 
     def _distances(self) -> dict[str, float]:
-        """Return how far clients' features are from those of the new global model after the last round.
+        """Return how far clients' models are from the new global model after the last round.
 
-        They are means over clients of the angle and the Manhattan distance between mean features;
-        NaN if they were not measured.
+        They are means over clients of angle and Manhattan distance: of parameters (D_Cosine and
+        D_Manhattan of CoRe-Fed) and of mean features. NaN if they were not measured.
         """
+        names = {
+            ("parameters", "angle"): "d_cos",
+            ("parameters", "manhattan"): "d_man",
+            ("embedding", "angle"): "embedding_angle",
+            ("embedding", "manhattan"): "embedding_manhattan",
+        }
+        found = dict.fromkeys(names.values(), NAN)
         if not self.run.config["evaluation"].get("distances"):
-            return {"d_cos": NAN, "d_man": NAN}
+            return found
         rows = self.run.store.rows(
-            "select metric, avg(value) as value from measurements "
-            "where phase = 'after_local' and split = 'embedding' and round = "
+            "select split, metric, avg(value) as value from measurements "
+            "where phase = 'after_local' and split in ('parameters', 'embedding') and round = "
             "(select max(round) from measurements "
-            "where phase = 'after_local' and split = 'embedding') group by metric"
+            "where phase = 'after_local' and split = 'parameters') group by split, metric"
         )
-        by_metric = {row["metric"]: row["value"] for row in rows}
-        return {"d_cos": by_metric.get("angle", NAN), "d_man": by_metric.get("manhattan", NAN)}
+        for row in rows:
+            found[names[row["split"], row["metric"]]] = row["value"]
+        return found
 
     def _details(
         self,

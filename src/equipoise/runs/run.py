@@ -16,6 +16,7 @@ from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.lock import is_held
 from equipoise.storage.outdated import outdated, with_its_defaults
 from equipoise.storage.store import RunError, Store
+from equipoise.storage.tables import CLIENT_PHASE
 from equipoise.task import Task
 from equipoise.validation.imports import Imports, permitted
 from equipoise.validation.names import checked_name
@@ -93,7 +94,9 @@ class Run:
     @property
     def outdated(self) -> str | None:
         """Return why this version would compute other numbers; None if it would not."""
-        return outdated(self.config, self.store.meta("version"), self.store.meta("task"))
+        return outdated(
+            self.config, self.store.meta("version"), self.store.meta("task"), self.clients
+        )
 
     @property
     def last_round(self) -> int:
@@ -165,6 +168,26 @@ class Run:
         """Return one record per committed round: cohort, joined, bytes each way, seconds by phase."""
         return self._records(1, self.config["rounds"])
 
+    def client_seconds(self) -> list[dict[str, Any]]:
+        """Return the seconds that each client's steps took in each round of training.
+
+        They are rows with round, client and seconds; none in runs of versions that did not record
+        them.
+        """
+        rows = self.store.rows(
+            "select round, phase, seconds from seconds "
+            "where phase like ? and round between 1 and ? order by rowid",
+            (f"{CLIENT_PHASE}%", self.config["rounds"]),
+        )
+        return [
+            {
+                "round": row["round"],
+                "client": row["phase"].removeprefix(CLIENT_PHASE),
+                "seconds": row["seconds"],
+            }
+            for row in rows
+        ]
+
     def finish(self) -> list[dict[str, Any]]:
         """Return the records after the last round, as `rounds` does.
 
@@ -175,9 +198,10 @@ class Run:
     def _records(self, first: int, last: int) -> list[dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
         for row in self.store.rows(
-            """select r.*, s.phase as timed, s.seconds from rounds as r left join seconds as s on s.round = r.round
+            """select r.*, s.phase as timed, s.seconds
+               from rounds as r left join seconds as s on s.round = r.round and s.phase not like ?
                where r.round between ? and ? order by r.round, s.rowid""",
-            (first, last),
+            (f"{CLIENT_PHASE}%", first, last),
         ):
             phase, seconds = row.pop("timed"), row.pop("seconds")
             if row["round"] not in found:
@@ -228,8 +252,13 @@ class Run:
             ):
                 lost.append({**when, "kind": "drop"})
         participation = config.get("participation", {})
+        budget = config.get("budget")
+        if budget is not None and self.status == "finished":
+            # Another machine would spend the seconds in other rounds.
+            budget = {**budget, "rounds": self.last_round}
         return {
             **config,
+            **({} if budget is None else {"budget": budget}),
             "participation": {
                 **participation,
                 "script": {int(n): one for n, one in participation.get("script", {}).items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from equipoise.validation.imports import FromFile
@@ -11,18 +11,28 @@ from equipoise.validation.imports import FromFile
 _WITHOUT_CONVOLUTIONS = ("mlp", "linear")
 
 
-def outdated(config: Mapping[str, Any], version: str, task: Mapping[str, Any]) -> str | None:
+def outdated(
+    config: Mapping[str, Any], version: str, task: Mapping[str, Any], clients: Sequence[str] = ()
+) -> str | None:
     """Return why this version would compute a run differently; None if it would not.
 
     Before 0.2.0 an optimiser's memory came back to a convolution's weights in the wrong order, and
     FedeKD kept it whatever `keep_optimiser` said. Until targets were standardised, a task of
-    regression had no centre and scale.
+    regression had no centre and scale. Clients of the partition `domains` had numbers as names,
+    which random streams follow.
 
     Args:
         config: The configuration of the run.
         version: The version that began it.
         task: Its task.
+        clients: The names of its clients.
     """
+    partition = str(config.get("data", {}).get("partition", ""))
+    if partition.partition(":")[0] == "domains" and "0" in clients:
+        return (
+            f"begun by a version ({version}) that numbered the clients of domains; they are named "
+            "by their domains now"
+        )
     if task.get("kind") == "regression" and "centre" not in task:
         return (
             f"begun by a version ({version}) that did not standardise the number that is predicted"

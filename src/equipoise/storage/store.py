@@ -36,7 +36,15 @@ from equipoise.storage.files import (
 )
 from equipoise.storage.form import check_pages, check_tables, damaged, parsed, read
 from equipoise.storage.lock import acquire
-from equipoise.storage.tables import ADDED, BY_ROUND, FORMAT, TABLES, RoundRecord, Stored
+from equipoise.storage.tables import (
+    ADDED,
+    BY_ROUND,
+    CLIENT_PHASE,
+    FORMAT,
+    TABLES,
+    RoundRecord,
+    Stored,
+)
 from equipoise.storage.versions import Versions
 from equipoise.validation.names import quoted
 
@@ -312,7 +320,10 @@ class Store:
         self._insert_rows("measurements", [(number, *row) for row in record.measurements])
         self._insert_rows("curves", [(number, *row) for row in record.curves])
         self._insert_rows("weights", [(number, *row) for row in record.weights.items()])
-        self._insert_rows("seconds", [(number, *row) for row in record.seconds.items()])
+        seconds = dict(record.seconds)
+        for client, value in record.client_seconds.items():
+            seconds[f"{CLIENT_PHASE}{client}"] = value
+        self._insert_rows("seconds", [(number, *row) for row in seconds.items()])
         self._insert_rows("rejected", [(number, *row) for row in record.rejected])
         # The columns are named, since a migrated table has them in another order.
         columns = "kind, key, round, name, bytes, digest, kept_at"

@@ -37,6 +37,7 @@ _SINCE_4 = (
 # Format 6: a score is the place of a bin; before, there were 101 bins, scores rounded to whole per cent.
 _SINCE_6 = "alter table curves add column bins integer not null default 101;\n"
 ADDED = {2: _SINCE_2, 3: _SINCE_3, 4: _SINCE_4, 6: _SINCE_6}
+CLIENT_PHASE = "client@"  # followed by a client: the part of the table `seconds` about its steps
 BY_ROUND = ("rounds", "measurements", "curves", "weights", "seconds", "rejected", "files")
 
 
@@ -60,7 +61,8 @@ class RoundRecord:
         default_factory=list
     )
     weights: dict[str, float] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # by phase
+    client_seconds: dict[str, float] = field(default_factory=dict)
     # attempt, exchange, client, reason
     rejected: list[tuple[int, int, str, str]] = field(default_factory=list)
     files: list[tuple[str, str, str, str]] = field(default_factory=list)  # kind, key, name, digest

@@ -6,14 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from equipoise.comparison.plan import Cell, alone_for, folder_name
+from equipoise.comparison.plan import (
+    OVERRIDES,
+    Cell,
+    alone_for,
+    folder_name,
+    split_overrides,
+    with_overrides,
+)
 from equipoise.experiment import ConfigurationError, Experiment, experiment, with_settings
 from equipoise.runs.baseline import ALONE
 from equipoise.study.definition import Scale, Study
 from equipoise.validation.names import nearest
 
-OVERRIDES = ("training", "model", "models", "rounds", "participation", "evaluation")
-"""Keys of a method in a study that replace parts of the shared experiment for its rows."""
+SETTINGS = (*OVERRIDES, "evaluation", "serves")
+"""Keys of a method in a study that are no hyper-parameters."""
 
 
 @dataclass(frozen=True)
@@ -111,16 +118,10 @@ def _baselines(
 
 def _experiment(study: Study, config: Mapping[str, Any], spec: Any, seed: int) -> Experiment:
     """Return the experiment of one method and seed."""
-    method = {"name": spec} if isinstance(spec, str) else dict(spec)
-    method.pop("serves", None)
-    settings: dict[str, Any] = {"seed": seed, "workers": 0}
-    for key in OVERRIDES:
-        value = method.pop(key, None)
-        if isinstance(value, Mapping) and key not in ("model", "models"):
-            settings |= {f"{key}.{name}": inner for name, inner in value.items()}
-        elif value is not None:
-            settings[key] = value
-    return experiment({**with_settings(config, settings), "method": method}, study.imports)
+    method, overrides = split_overrides(spec, SETTINGS, study.imports)
+    overrides.pop("serves", None)
+    own = with_overrides(with_settings(config, {"seed": seed, "workers": 0}), overrides)
+    return experiment({**own, "method": method}, study.imports)
 
 
 def _planned(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
 
 from equipoise.data.federation import Parts
@@ -27,7 +30,8 @@ def domains(
 ) -> Partition:
     """Give every client samples of one domain, with equally many clients per domain.
 
-    Domains are assigned to clients in random order, and no sample is shared. `fraction` is each
+    Domains are assigned to clients in random order, and no sample is shared. Clients are called
+    `mnist-0`, `mnist-1` and so on. `fraction` is each
     client's fraction of its domain (FedHEAL, FedEquilibria: 0.01 or 0.1); 0 divides the domain
     equally. all_classes=1 swaps samples within a domain until each of its clients has every class
     (FedHEAL's rule for Office).
@@ -64,7 +68,21 @@ def domains(
             labels = pool.labels("domains")
             swap_in_classes(labels, owner, members, holders, pool.site_names[domain])
     names = [pool.site_names[domain] for domain in domain_of_client]
-    return Partition(Parts.by_owner(owner, clients), {"domains": names})
+    return Partition(Parts.by_owner(owner, clients), {"domains": names}, ids=_numbered(names))
+
+
+def _numbered(domains: Sequence[str]) -> tuple[str, ...]:
+    """Return names of clients: their domain with a number.
+
+    >>> _numbered(["usps", "mnist", "usps"])
+    ('usps-0', 'mnist-0', 'usps-1')
+    """
+    counts: Counter[str] = Counter()
+    names = []
+    for domain in domains:
+        names.append(f"{domain}-{counts[domain]}")
+        counts[domain] += 1
+    return tuple(names)
 
 
 def swap_in_classes(

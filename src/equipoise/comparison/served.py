@@ -1,0 +1,128 @@
+"""Served models as rows of a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from equipoise.comparison.plan import ALL, VALIDATION, Cell
+from equipoise.runs import Run, RunResult
+from equipoise.runs.result import for_each_client
+from equipoise.storage.store import RunError
+from equipoise.validation.names import nearest
+
+SEPARATOR = " · "
+SELECTED = "selected"
+
+
+@dataclass(frozen=True)
+class ServedRow:
+    """One row that a run has in a table.
+
+    Attributes:
+        label: Its name: the method, or method and model.
+        model: The served model.
+        selected: True if the model was chosen on validation data.
+    """
+
+    label: str
+    model: str
+    selected: bool = False
+
+
+def served_rows(cell: Cell, result: RunResult) -> list[ServedRow]:
+    """Return the rows of a run.
+
+    A method that serves one model, or none of those that were asked for, has one row for its main
+    model.
+
+    Args:
+        cell: The run in the plan, with the models that were asked for.
+        result: Its result.
+    """
+    rows = []
+    names = _main_first(result)
+    if cell.models != (ALL,):
+        names = [name for name in cell.models if name in result.models]
+    if len(result.models) > 1:
+        for name in names if cell.models else ():
+            rows.append(ServedRow(f"{cell.label}{SEPARATOR}{name}", name))
+    if cell.select:
+        label = f"{cell.label}{SEPARATOR}{SELECTED}"
+        rows.append(ServedRow(label, best_on_validation(result), selected=True))
+    return rows or [ServedRow(cell.label, result.main_model)]
+
+
+def check_served(cells: Sequence[Cell], results: Sequence[RunResult]) -> None:
+    """Refuse names of models that no method serves.
+
+    Raises:
+        ValueError: It names the models that are served.
+    """
+    served = sorted({name for result in results for name in result.models})
+    for name in {name for cell in cells for name in cell.models}:
+        if name != ALL and name not in served:
+            raise nearest("served model", name, served)
+
+
+def best_on_validation(result: RunResult) -> str:
+    """Return the served model with the best mean over clients on validation data.
+
+    Of equal ones it is the main model. A model that diverged is not chosen.
+
+    Raises:
+        RunError: The run has no value on validation data.
+    """
+    run = Run(result.folder)
+    try:
+        means = {name: _validation_mean(run, result, name) for name in _main_first(result)}
+    finally:
+        run.store.close()
+    sign = -1 if result.main.metric.lower_is_better else 1
+    known = {name: sign * mean for name, mean in means.items() if not math.isnan(mean)}
+    if not known:
+        return result.main_model
+    return max(known, key=lambda name: known[name])
+
+
+def validation_values(run: Run, metric: str, model: str | None = None) -> dict[str, float]:
+    """Return client -> value on validation data at the end of a run.
+
+    Args:
+        run: An open run.
+        metric: The metric.
+        model: The served model; by default the main one.
+
+    Raises:
+        RunError: There is no such value.
+    """
+    values = for_each_client(run, run.final(metric, model, split=VALIDATION))
+    if not values:
+        raise RunError(
+            f"{run.folder} has no {metric} on validation data to choose by; give clients a share "
+            "with data.split, such as [0.7, 0.1, 0.2]"
+        )
+    return values
+
+
+def _validation_mean(run: Run, result: RunResult, model: str) -> float:
+    values = validation_values(run, result.main_metric, model).values()
+    return sum(values) / len(values)
+
+
+def _main_first(result: RunResult) -> list[str]:
+    return sorted(result.models, key=lambda name: name != result.main_model)
+
+
+def tested_row(labels: Sequence[str], baseline: str) -> str:
+    """Return the row of the method that others are tested against.
+
+    It is the first one, which belongs to the main model, if the method has several.
+    """
+    if baseline in labels:
+        return baseline
+    for label in labels:
+        if label.startswith(baseline + SEPARATOR):
+            return label
+    return baseline

@@ -1,0 +1,119 @@
+"""Comparisons with a row for each served model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import equipoise as eq
+from equipoise.comparison import formats
+from equipoise.comparison.plan import from_file, plan_comparison
+from equipoise.comparison.table import Comparison, opened
+from equipoise.report.page import page_of
+from equipoise.runs import Run
+from equipoise.validation.imports import FromFile
+
+BASE = {
+    "data": {"name": "digits", "clients": 3, "samples": 300},
+    "model": {"name": "mlp", "hidden": [8]},
+    "participation": {"number": 2},
+    "rounds": 2,
+    "training": {"steps": 4},
+}
+KDIA = {"name": "kdia", "preset": "quick"}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    methods = ["fedavg", {**KDIA, "select": "validation"}]
+    folder = tmp_path_factory.mktemp("served")
+    return eq.compare(BASE, methods, models="all", out=folder, jobs=1)
+
+
+def test_each_served_model_is_a_row(result: Comparison) -> None:
+    assert result.methods == [
+        "standalone",
+        "fedavg",
+        "kdia · global",
+        "kdia · teacher",
+        "kdia · selected",
+    ]
+    run = Run(result.entries[2].run.folder)
+    for entry in result.entries[2:4]:
+        assert entry.run.main.values == run.final(model=entry.label.partition(" · ")[2])
+    assert result.entries[2].run.main.values != result.entries[3].run.main.values
+
+
+def test_each_row_has_gains_and_a_curve_of_its_own(result: Comparison) -> None:
+    teacher = result.entries[3]
+    alone = result.entries[0].run.main.values
+    gains = {client: value - alone[client] for client, value in teacher.run.main.values.items()}
+    assert teacher.gains() == pytest.approx(gains)
+    losses = [entry.with_metric("loss").run.main.curve.means for entry in result.entries[2:4]]
+    assert losses[0] != losses[1]
+
+
+def test_the_selected_model_is_the_best_on_validation_data(result: Comparison) -> None:
+    selected = result.entries[4]
+    run = Run(selected.run.folder)
+    means = {
+        model: np.mean(list(run.final(model=model, split="validation").values()))
+        for model in ("global", "teacher")
+    }
+    assert means[selected.run.main_model] == max(means.values())
+    assert any(
+        "kdia · selected" in line and "validation data" in line
+        for line in formats.explanation(result)
+    )
+
+
+def test_a_saved_comparison_has_the_same_rows_in_tables_and_reports(result: Comparison) -> None:
+    again = opened([result.folder], details=True)
+    assert formats.markdown(again) == formats.markdown(result)
+    assert "kdia · teacher" in page_of(again)
+
+
+def test_only_the_models_that_are_named_are_rows(result: Comparison) -> None:
+    named = eq.compare(BASE, ["fedavg", KDIA], models=["teacher"], out=result.folder, jobs=1)
+    assert named.methods == ["standalone", "fedavg", "kdia · teacher"]
+    main = eq.compare(BASE, [KDIA], baseline="kdia", out=result.folder, jobs=1)
+    assert main.methods == ["standalone", "kdia"]
+
+
+def test_others_are_tested_against_the_main_model_of_the_baseline(result: Comparison) -> None:
+    tested = eq.compare(
+        BASE, ["fedavg", KDIA], models="all", baseline="kdia", out=result.folder, jobs=1
+    )
+    assert tested.baseline == "kdia · global"
+
+
+def test_a_model_that_no_method_serves_is_refused_with_those_that_are(result: Comparison) -> None:
+    with pytest.raises(ValueError, match=r"teachr.*teacher"):
+        eq.compare(BASE, [KDIA], models=["teachr"], out=result.folder, jobs=1)
+
+
+def test_choosing_without_validation_data_is_refused_with_a_remedy() -> None:
+    base = {**BASE, "data": {"name": "digits", "clients": 3, "split": [0.8, 0.0, 0.2]}}
+    planned = plan_comparison(base, ["fedavg", {**KDIA, "select": "validation"}])
+    assert [refusal.method for refusal in planned.refusals] == ["kdia"]
+    assert "data.split" in planned.refusals[0].reason
+
+
+def test_models_in_a_file_are_networks_or_served_models() -> None:
+    networks = FromFile({"models": {"private": "mlp"}, "methods": ["fedekd"]})
+    config, settings = from_file(networks, methods=[], models=[])
+    assert config["models"] == {"private": "mlp"} and settings["models"] == []
+    config, settings = from_file(FromFile({"models": "all"}), methods=[], models=[])
+    assert "models" not in config and settings["models"] == "all"
+
+
+def test_the_command_takes_names_of_models(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from equipoise.cli import app
+
+    words = ["compare", "--data", "digits", "--clients", "3", "--methods", "fedavg,kdia"]
+    outcome = CliRunner().invoke(app, [*words, "--models", "global,teacher", "--dry-run"])
+    assert outcome.exit_code == 0, outcome.output
