@@ -312,7 +312,7 @@ def test_where_nothing_can_be_told_the_picture_says_so() -> None:
         and axes.texts[0].get_transform() == axes.transAxes
     )
     assert (
-        axes.get_xlabel() == "training samples" and axes.get_ylabel() == "KL to the whole in nats"
+        axes.get_xlabel() == "training samples" and axes.get_ylabel() == "KL to all data in nats"
     )
 
 

@@ -61,7 +61,7 @@ def test_arrays_of_every_plain_kind_are_read(version: tuple[int, int], tmp_path:
         (header((2,), "|V0"), "is of type .*; save it as numbers or text"),
         (
             header((2,)) + bytes(8),
-            r"says \(2,\) of float64 \(16 bytes\), but the file has 8 bytes; it is damaged",
+            r"says \(2,\) of float64 \(16 bytes\), but the file has 8 bytes; the file is damaged",
         ),
         (header((2,)) + bytes(24), r"\(16 bytes\), but the file has 24 bytes"),
         (header((-1, -2)) + bytes(16), r"says \(-1, -2\) of float64"),

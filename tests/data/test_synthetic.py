@@ -83,7 +83,7 @@ def test_by_name_alone_it_has_its_usual_size() -> None:
     [
         (
             {"name": "digits", "synthetic": MADE},
-            "expected no other data set beside it, got name 'digits'",
+            "expected no other data set, got name 'digits'",
         ),
         ({"synthetic": {"samples": 0}}, "samples"),
         ({"synthetic": {"rows": 10}}, "rows"),

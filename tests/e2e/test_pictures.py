@@ -80,10 +80,7 @@ def test_the_size_is_stated_before_training_and_another_model_is_taken(
         "--workers",
         "0",
     )
-    assert (
-        "they are read at 64x64; data.image_size=" in ran.err
-        and "default for images" not in ran.err
-    )
+    assert "read at 64x64" in ran.err and "default for images" not in ran.err
     assert eq.Run("x").config["model"] == "mlp"
 
 

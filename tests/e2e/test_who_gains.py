@@ -335,7 +335,7 @@ def test_the_majority_class_is_on_the_page_and_on_a_models_card(
         "run",
     )
     equipoise("report", "run", "--out", "page.html")
-    assert "what always naming it would reach" in Path("page.html").read_text()
+    assert "accuracy of always predicting it" in Path("page.html").read_text()
     equipoise("export", "run", "--out", "model.safetensors")
     shares = eq.Run("run").majority()
     assert all(

@@ -141,7 +141,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> np.
             raise _Refused(
                 f"{file}: the header of the array {name} says {quoted(shape, 60)} of {dtype} "
                 f"({stated:,} bytes), but the file has {stored:,} bytes; "
-                "it is damaged, replace it by an intact one"
+                "the file is damaged, replace it by an intact one"
             )
     with archive.open(member) as opened:
         return npy.read_array(opened, allow_pickle=False)
