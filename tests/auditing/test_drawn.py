@@ -311,9 +311,7 @@ def test_where_nothing_can_be_told_the_picture_says_so() -> None:
         axes.texts[0].get_position() == (0.5, 0.5)
         and axes.texts[0].get_transform() == axes.transAxes
     )
-    assert (
-        axes.get_xlabel() == "training samples" and axes.get_ylabel() == "KL to all data in nats"
-    )
+    assert axes.get_xlabel() == "training samples" and axes.get_ylabel() == "KL to all data in nats"
 
 
 @pytest.mark.parametrize(("clients", "image"), [(300, False), (301, True)])
