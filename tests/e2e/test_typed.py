@@ -170,7 +170,7 @@ def test_resume_hands_on_all_that_it_is_told(
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    made = calls(SimpleNamespace(failures=[]))
+    made = calls(SimpleNamespace(failures=[], refusals=[]))
     monkeypatch.setattr("equipoise.comparison.compare", made)
     monkeypatch.setattr(comparison_output, "show", calls())
     return made
@@ -178,6 +178,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 NOTHING_TYPED = {
     "methods": ["fedavg"], "seeds": [], "partitions": [], "grid": {}, "baseline": None, "level": None, "measure": None, "measures": [], "target": None,
+    "models": [], "sweep": {}, "baselines": None,
 }  # fmt: skip
 
 
@@ -208,7 +209,7 @@ def test_words_of_compare_are_settings_and_lists(planned: Calls, equipoise: Term
     del named["progress"]
     assert named == {
         "methods": ["moon", "fedprox"], "seeds": [2, 3], "partitions": ["iid", "pow"], "grid": {"method.mu": [0.5, 1]}, "baseline": "moon", "level": 0.5,
-        "measure": "worst", "measures": ["best", "rounds_to_target"], "target": 0.75, "out": Path("o"), "jobs": 2, "allow_imports": ["mine"],
+        "measure": "worst", "measures": ["best", "rounds_to_target"], "target": "0.75", "models": [], "sweep": {}, "baselines": None, "out": Path("o"), "jobs": 2, "allow_imports": ["mine"],
         "cluster": None, "trust_network": False,
     }  # fmt: skip
 
@@ -273,7 +274,7 @@ def carried_out(output_format: str = "terminal") -> None:
 def test_a_comparison_is_started_shown_and_ends_with_1_after_failures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = SimpleNamespace(failures=[])
+    result = SimpleNamespace(failures=[], refusals=[])
     begun, shown = calls(result), calls()
     monkeypatch.setattr("equipoise.comparison.compare", begun)
     monkeypatch.setattr(comparison_output, "show", shown)
@@ -314,22 +315,15 @@ def test_a_comparison_is_started_shown_and_ends_with_1_after_failures(
     )
 
 
-def test_a_dry_comparison_shows_its_plan_and_how_data_are_understood(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_dry_comparison_lists_its_runs_and_starts_none(
+    equipoise: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown, looked = calls(), calls()
-    monkeypatch.setattr(comparison_output, "show_plan", shown)
-    monkeypatch.setattr(comparison_output, "show_data_report", looked)
-    compare.show_plan(
-        FromFile({"rounds": 3}),
-        {**NOTHING_TYPED, "seeds": [1, 2], "level": 0.5, "baseline": "fedavg", "target": 0.5},
-        ["mine"],
-    )
-    ((cells,), _) = shown[0]
-    assert {(cell.label, cell.seed, cell.experiment.rounds) for cell in cells} == {
-        (name, seed, 3) for name in ("standalone", "fedavg") for seed in (1, 2)
-    }
-    assert looked == shown
+    monkeypatch.chdir(tmp_path)
+    words = ("--data", "digits", "--methods", "fedavg", "--seeds", "1,2", "--rounds", "3")
+    printed = equipoise("compare", *words, "--dry-run").out
+    for name in ("standalone-s1", "standalone-s2", "fedavg-s1", "fedavg-s2"):
+        assert name in printed
+    assert not list(tmp_path.rglob("run.db"))
 
 
 # audit, report, show, table, predict, watch

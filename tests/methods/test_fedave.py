@@ -442,7 +442,8 @@ def test_only_updates_statistics_and_losses_are_uploaded() -> None:
 
 
 def test_a_reputation_never_falls_below_a_thousandth_of_a_whole_value() -> None:
-    server: Any = SimpleNamespace(ids=["a", "b", "c", "d"])
+    logged: dict[str, Any] = {}
+    server: Any = SimpleNamespace(ids=["a", "b", "c", "d"], log_contributions=logged.__setitem__)
     ups: Any = SimpleNamespace(ids=["a", "b"])
     shares, held = FedAVE().reputation(
         server, State(reputation=PerClient()), ups, np.array([0.0, 0.999])

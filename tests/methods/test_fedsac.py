@@ -473,7 +473,7 @@ def test_what_it_cannot_do_is_refused_before_round_1(tmp_path: Path) -> None:
         tmp_path / "none",
     )
     flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    assert "FedSAC deals out hidden units, and the model has no" in refused(
+    assert "the model has no linear or convolutional layer" in refused(
         lambda: eq.Experiment(data=digits, method="fedsac", model=flat), tmp_path / "flat"
     )
     with pytest.raises(IncompatibleComposition, match="derived for its own weights"):

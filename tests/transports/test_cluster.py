@@ -141,7 +141,7 @@ def test_a_cluster_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(probe, "ANSWER_DEADLINE", 1.0)
     with pytest.raises(
         ConfigurationError,
-        match=r"no cluster answers at 127\.0\.0\.1:1 .*see that its head runs",
+        match=r"no cluster answers at 127\.0\.0\.1:1 .*head runs",
     ):
         probe.look("127.0.0.1:1", None)
 
