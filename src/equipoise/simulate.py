@@ -221,6 +221,8 @@ def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | 
     else:
         is_complete = store.flaw(store.last_round()) is None
     if is_complete:
+        # A kill right after the last commit leaves files that no row names.
+        store.sweep()
         raise RunError(
             f"{store.folder} is finished: all {saved['rounds']} rounds are there; "
             f"`equipoise show {store.folder}` prints its result"

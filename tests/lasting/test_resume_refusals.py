@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+import equipoise as eq
 from equipoise import simulate
 from equipoise.experiment import experiment
 from equipoise.runtime.messages import Request
@@ -234,3 +235,16 @@ def test_whoever_asks_for_the_lock_leaves_no_trace_and_keeps_nobody_out(
         assert not is_held(tmp_path), "who looks does not see others who look"
         Timer(0.1, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
         acquire(tmp_path).release()
+
+
+def test_files_that_a_kill_after_the_last_commit_left_are_removed(tmp_path: Path) -> None:
+    run = eq.run(
+        {"data": {"name": "digits", "clients": 2, "samples": 60}, "rounds": 1, "workers": 0},
+        tmp_path / "run",
+    )
+    named = {path.name for path in (run.folder / "files").iterdir()}
+    left_over = run.folder / "files" / "server-r9a0.safetensors"
+    left_over.write_bytes(b"half")
+    with pytest.raises(RunError, match="is finished"):
+        eq.resume(run.folder)
+    assert {path.name for path in (run.folder / "files").iterdir()} == named
