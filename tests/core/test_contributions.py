@@ -42,3 +42,19 @@ def test_teacher_weights_sum_to_one(tmp_path):
 def test_a_method_that_logs_nothing_has_no_rows(tmp_path):
     run = eq.run({**EXPERIMENT, "method": "fedavg"}, out=tmp_path / "run")
     assert run.table(phase="contribution") == []
+
+
+def test_an_attempt_that_was_aborted_leaves_no_contributions(tmp_path):
+    experiment = {
+        **EXPERIMENT,
+        "data": {**EXPERIMENT["data"], "clients": 6},
+        "method": "cgsv",
+        "participation": {"number": 2, "floor": 2, "tries": 50},
+        "faults": {"dropout": 0.5},
+        "rounds": 4,
+    }
+    run = eq.run(experiment, out=tmp_path / "run")
+    assert any(record["attempt"] > 0 for record in run.rounds())
+    for record in run.rounds():
+        rows = run.table(phase="contribution", round=record["round"])
+        assert {row["client"] for row in rows} == set(record["joined"])
