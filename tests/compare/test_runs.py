@@ -16,6 +16,7 @@ from equipoise.comparison.run import compare
 from equipoise.data import federate, from_arrays
 from equipoise.runs import Run
 from equipoise.storage.store import RunError, Store
+from equipoise.transports.workers import processes
 from tests.helpers.stores import change
 
 BASE = {
@@ -88,6 +89,17 @@ def test_a_diverged_grid_point_is_never_chosen(tmp_path: Path):
     )
     settings = {entry.label: dict(entry.setting) for entry in result.entries}
     assert settings["fedavg"] == {"training.lr": 1e-6}
+
+
+def test_forked_children_compute_what_new_processes_compute(whole, tmp_path: Path):
+    processes.allow_fork(False)
+    try:
+        result = compare(BASE, ["fedavg"], seeds=[1], out=tmp_path, jobs=1)
+    finally:
+        processes.allow_fork()
+    assert [entry.run.main.values for entry in result.entries] == [
+        entry.run.main.values for entry in whole.entries[:2]
+    ]
 
 
 def test_mu_zero_is_fedavg_bit_for_bit_in_children_too(whole):
