@@ -112,36 +112,6 @@ class ListedMethod:
         return bool(self.spec["name"] == ALONE and not self.overrides)
 
 
-def plan(
-    base: Experiment | Mapping[str, Any],
-    methods: Sequence[Any],
-    seeds: Sequence[int] = (),
-    partitions: Sequence[str] = (),
-    grid: Mapping[str, Sequence[Any]] | None = None,
-    imports: Imports = OWN,
-) -> list[Cell]:
-    """Return the runs of a comparison none of whose methods refuses its settings.
-
-    The arguments are those of `plan_comparison`.
-
-    Raises:
-        ConfigurationError: A setting is wrong, or a method refuses its settings.
-
-    >>> cells = plan({"rounds": 2}, ["fedavg", "fedprox"], [1, 2], grid={"method.mu": [0.01, 0.1]})
-    >>> for cell in cells:
-    ...     if cell.seed == 1:
-    ...         print(cell.label, dict(cell.setting))
-    standalone {}
-    fedavg {}
-    fedprox {'method.mu': 0.01}
-    fedprox {'method.mu': 0.1}
-    """
-    result = plan_comparison(base, methods, seeds, partitions, grid, imports)
-    for refusal in result.refusals:
-        raise ConfigurationError(f"{refusal.method}: {refusal.reason}")
-    return result.cells
-
-
 def plan_comparison(
     base: Experiment | Mapping[str, Any],
     methods: Sequence[Any],
@@ -170,6 +140,15 @@ def plan_comparison(
     Raises:
         ConfigurationError: A setting is wrong, or all methods refuse theirs.
         ValueError: A method is unknown, or no method serves a model that `models` names.
+
+    >>> grid = {"method.mu": [0.01, 0.1]}
+    >>> planned = plan_comparison({"rounds": 2}, ["fedavg", "fedprox"], seeds=[1], grid=grid)
+    >>> for cell in planned.cells:
+    ...     print(cell.label, dict(cell.setting))
+    standalone {}
+    fedavg {}
+    fedprox {'method.mu': 0.01}
+    fedprox {'method.mu': 0.1}
     """
     config = as_config(base)
     grid = grid or {}
