@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from equipoise.data.agreement import check_apart
 from equipoise.data.arrays.pixels import is_window
 from equipoise.data.arrays.transforms import NORMALISATIONS, augmentation
 from equipoise.data.schema import Schema, schema_from
@@ -96,10 +97,15 @@ class DataConfig(Settings):
     categorical: tuple[str, ...] = Field(
         (), description="columns of a table whose numbers are categories"
     )
+    apart: bool = Field(
+        False,
+        description="every site prepares its rows alone, by a schema on which all agree: it draws "
+        "its own split, and compares its rows with no other site's",
+    )
     normalise: str = Field(
         "auto",
-        description="images: none, half, imagenet, ...; tables: client, pooled, none; "
-        "auto: none for images, client for tables",
+        description="images: none, half, imagenet, ...; tables: client, pooled, agreed (centre "
+        "and scale of the schema), none; auto: none for images, client for tables",
     )
     image_size: int | None = Field(
         None, ge=4, le=1024, description="resize images to this height and width"
@@ -170,7 +176,7 @@ class DataConfig(Settings):
     @field_validator("normalise")
     @classmethod
     def _known_normalisation(cls, name: str) -> str:
-        allowed = ("auto", "client", "pooled", *NORMALISATIONS)
+        allowed = ("auto", "client", "pooled", "agreed", *NORMALISATIONS)
         if name not in allowed:
             raise ValueError(
                 f"unknown normalisation {quoted(name)}{did_you_mean(name, allowed)}; "
@@ -206,6 +212,12 @@ class DataConfig(Settings):
         from equipoise.data.sets import REGISTRY
 
         return REGISTRY.portable(name)
+
+    @model_validator(mode="after")
+    def _prepared_apart(self) -> DataConfig:
+        if self.apart:
+            check_apart(self)
+        return self
 
     @field_serializer("partition")
     def _plain_partition(self, partition: Any) -> str:
