@@ -79,7 +79,7 @@ def assert_alone_as_together(
         (shutil.copytree if own.is_dir() else shutil.copy)(own, copy)
         alone = prepare_client(config.model_copy(update={"name": str(copy)}), SEED, client)
         assert_same_client(alone, together, client)
-        assert alone.task == task_of(config)
+        assert alone.task == task_of(config.schema)
     return together
 
 

@@ -6,7 +6,6 @@ Nothing here sees a row. A server without data learns the task from here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from equipoise.data.message_text import some
 from equipoise.data.schema import ColumnSchema, Repairs, Schema
@@ -15,78 +14,7 @@ from equipoise.data.tables.schema_inference import complete_schema
 from equipoise.task import Task
 from equipoise.validation.names import quoted
 
-if TYPE_CHECKING:
-    from equipoise.data.config import DataConfig
-
 HISTORY_WIDTH = 4  # numbers of an event: code, value, age, mark of a missing value
-
-
-def check_apart(config: DataConfig) -> None:
-    """Refuse settings with which sites cannot prepare their data alone.
-
-    Args:
-        config: The data section, with `apart`.
-
-    Raises:
-        ValueError: If a setting needs the rows of all sites, or contradicts the schema.
-    """
-    for setting, is_wrong, remedy in (
-        (
-            f"partition: {config.partition_name}",
-            config.partition not in ("auto", "natural"),
-            "every site is one client: use natural, or leave it out",
-        ),
-        (
-            f"samples: {config.samples}",
-            config.samples is not None,
-            "they are drawn from the rows of all sites; leave it out",
-        ),
-        (
-            "normalise: pooled",
-            config.normalise == "pooled",
-            "no site knows the means of the others; use agreed, with centre and scale in the "
-            "schema, or client",
-        ),
-        (
-            "test: global",
-            config.test == "global",
-            "no site has the test rows of the others; use local, or site for official test parts",
-        ),
-        (
-            f"site: {config.site}",
-            config.site is not None,
-            "one file must hold the rows of one site; make one file of each site, and leave it out",
-        ),
-    ):
-        if is_wrong:
-            raise ValueError(
-                f"apart: expected settings that need no other site's rows, got {setting}; {remedy}"
-            )
-    schema = check_complete(config.schema)
-    _check_agrees(config, schema)
-    if config.normalise == "agreed":
-        check_scaling(schema)
-
-
-def _check_agrees(config: DataConfig, schema: Schema) -> None:
-    """Refuse settings that say something else than the schema."""
-    size = config.image_size
-    for key, value, agreed in (
-        ("task", config.task, schema.predicts),
-        ("label", config.label, schema.label),
-        ("events", config.events, schema.events),
-        ("image_size", None if size is None else (size, size), (schema.shape or ())[1:]),
-    ):
-        if value is not None and value != agreed:
-            raise ValueError(
-                f"apart: expected the {key} on which the sites agreed in the schema, "
-                f"{quoted(agreed)}, got {quoted(value)}; leave data.{key} out, or change the schema"
-            )
-    if config.categorical:
-        raise ValueError(
-            "apart: expected the kinds of columns in the schema, got categorical: "
-            f"{', '.join(config.categorical)}; give these columns the kind category there"
-        )
 
 
 def check_complete(schema: Schema | None) -> Schema:
@@ -188,18 +116,18 @@ def _lacks_scaling(column: ColumnSchema) -> bool:
     return column.kind != "category" and column.scale is None
 
 
-def task_of(config: DataConfig) -> Task:
+def task_of(schema: Schema | None) -> Task:
     """Return the task of an experiment whose sites prepare their data alone.
 
     It equals the task of every site's prepared data, and is known without any row.
 
     Args:
-        config: The data section, with `apart`.
+        schema: The schema of the data section.
 
     Raises:
         ValueError: If the schema is not complete.
     """
-    schema = complete_schema(check_complete(config.schema), Schema())
+    schema = complete_schema(check_complete(schema), Schema())
     shape = _input_shape(schema)
     if schema.predicts == "regression":
         assert schema.centre is not None and schema.scale is not None
