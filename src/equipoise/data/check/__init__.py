@@ -40,7 +40,7 @@ def check_data(
     if dataset is not None:
         return report_on_dataset(dataset, config)
     path = Path(config.name)
-    if not is_user_path(config) or is_patients(path):
+    if not is_user_path(config) or config.apart or is_patients(path):
         return report_on_dataset(load(config), config)
     if is_image_folder(path):
         return report_on_images(path, config, every_pixel)
@@ -57,7 +57,7 @@ def check_loaded(config: DataConfig, loaded: LoadedData) -> DataReport:
     if loaded.tables is not None:
         return report_on_read_tables(loaded.tables, loaded.dataset, config)
     path = Path(config.name)
-    if is_user_path(config) and is_image_folder(path):
+    if is_user_path(config) and not config.apart and is_image_folder(path):
         # The report on images needs the headers of the files, which a data set does not have.
         return report_on_images(path, config, every_pixel=False)
     return report_on_dataset(loaded.dataset, config)

@@ -164,6 +164,28 @@ def read_sites(
     return with_repairs(sites, schema, names, former_columns)
 
 
+def read_own_table(file: Path, site: str, schema: Schema) -> Sites:
+    """Read the table of one site and repair it, without looking at other sites.
+
+    Unlike with all sites together, a general repair may match nothing here: other sites may have
+    the column or the cell.
+
+    Args:
+        file: The file of the site; its name does not matter.
+        site: The name of the site.
+        schema: The schema whose repairs are applied.
+
+    Raises:
+        ValueError: If the file cannot be read.
+    """
+    sites = Sites(file, {}, {}, False)
+    sites.tables[site] = read_table(file, sites.dialects)
+    sites.origins[site] = origin_of(file.name, sites.tables[site], sites.dialects.get(file.name))
+    if _holds_arrays(sites):
+        return replace(sites, arrays=True)
+    return with_repairs(sites, schema, own_site=site)
+
+
 def _holds_arrays(sites: Sites) -> bool:
     """Return True if all files are NPZ files that hold an array x."""
     first_table = next(iter(sites.tables.values()))
@@ -298,6 +320,7 @@ def with_repairs(
     schema: Schema | None,
     names: Sequence[str] = (),
     former_columns: Sequence[str] = (),
+    own_site: str | None = None,
 ) -> Sites:
     """Return the sites with the repairs of a schema, and columns matched by their names.
 
@@ -306,6 +329,8 @@ def with_repairs(
         schema: The schema with the repairs; none for no repairs.
         names: Columns that must be recognised in addition to those of the schema.
         former_columns: Columns that were removed from the tables but may be named by the schema.
+        own_site: The only site, if others are elsewhere: then only repairs of this site alone
+            have to match something.
 
     Returns:
         The repaired tables; repairs that match nothing are among the problems.
@@ -323,7 +348,8 @@ def with_repairs(
         for site, table in renamed.items()
     }
     problems += matching.problems
-    problems += unmatched_repairs(sites.tables, tables, schema, former_columns)
+    expected = schema if own_site is None else schema.only_of_site(own_site)
+    problems += unmatched_repairs(sites.tables, tables, expected, former_columns)
     commas = {site: _may_have_commas(sites.dialects.get(files[site])) for site in tables}
     is_one_file = len(set(files.values())) == 1
     try:
