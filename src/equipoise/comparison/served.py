@@ -11,7 +11,6 @@ from equipoise.metrics import Metric
 from equipoise.runs import Run, RunResult
 from equipoise.runs.result import for_each_client
 from equipoise.storage.store import RunError
-from equipoise.validation.names import nearest
 
 SEPARATOR = " · "
 SELECTED = "selected"
@@ -35,11 +34,10 @@ class ServedRow:
 def served_rows(cell: Cell, result: RunResult) -> list[ServedRow]:
     """Return the rows of a run.
 
-    A method that serves one model, or none of those that were asked for, has one row for its main
-    model.
+    A method that serves one model, or none of those to list, has one row for its main model.
 
     Args:
-        cell: The run in the plan, with the models that were asked for.
+        cell: The run in the plan, with the models to list.
         result: Its result.
     """
     rows = []
@@ -53,18 +51,6 @@ def served_rows(cell: Cell, result: RunResult) -> list[ServedRow]:
         label = f"{cell.label}{SEPARATOR}{SELECTED}"
         rows.append(ServedRow(label, best_on_validation(result), selected=True))
     return rows or [ServedRow(cell.label, result.main_model)]
-
-
-def check_served(cells: Sequence[Cell], results: Sequence[RunResult]) -> None:
-    """Refuse names of models that no method serves.
-
-    Raises:
-        ValueError: It names the models that are served.
-    """
-    served = sorted({name for result in results for name in result.models})
-    for name in {name for cell in cells for name in cell.models}:
-        if name != ALL and name not in served:
-            raise nearest("served model", name, served)
 
 
 def best_on_validation(result: RunResult) -> str:
