@@ -365,7 +365,8 @@ class Simulation:
         if "validation" in method.needs and not len(self.federation.server_validation):
             raise ConfigurationError(
                 f"{method.title} measures models on validation data at the server, and there are "
-                "none; give the clients validation parts: data.split=[0.7, 0.15, 0.15], say"
+                "none; give the clients validation parts, such as data.split=[0.7, 0.15, 0.15], or "
+                "the server a set of its own: data.server_validation=0.1"
             )
         return roster, bench, method
 
