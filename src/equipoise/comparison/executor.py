@@ -22,7 +22,7 @@ from equipoise.runs import Run
 from equipoise.storage.files import RunError, check_output
 from equipoise.storage.store import DATABASE
 
-LAST_SECONDS = 10.0  # for a process to end after it was asked to
+LAST_SECONDS = 10.0  # for a process to end after SIGTERM
 
 
 @dataclass

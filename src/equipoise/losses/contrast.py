@@ -26,7 +26,8 @@ def model_contrast(
         temperature: The temperature tau.
 
     >>> import numpy as np
-    >>> model_contrast(np.array([[1.0, 0.0]]), np.array([[2.0, 0.0]]), np.array([[0.0, 3.0]])).round(6)
+    >>> own, shared, previous = np.array([[[1.0, 0.0]], [[2.0, 0.0]], [[0.0, 3.0]]])
+    >>> model_contrast(own, shared, previous).round(6)
     array([0.126928])
     """
     own, near, far = (

@@ -94,7 +94,8 @@ def embedding_contrast(
         include_positive: Include the positive pair in the denominator.
 
     >>> import numpy as np
-    >>> float(embedding_contrast(np.array([1.0, 0.0]), [1.0, 0.0], [[1.0, 0.0], [1.0, 0.0]])).__round__(6)
+    >>> own = np.array([1.0, 0.0])
+    >>> round(float(embedding_contrast(own, [1.0, 0.0], [[1.0, 0.0], [1.0, 0.0]])), 6)
     0.693147
     """
     own, common = _pair(embedding, reference)

@@ -26,7 +26,8 @@ def label_pool(
         small: Draw new labels for every epoch; otherwise the same ones are shuffled.
         generator: The random generator.
 
-    >>> label_pool(3, 10, 2, False, torch.Generator().manual_seed(0)).sort(1).values.unique(dim=0).shape
+    >>> labels = label_pool(3, 10, 2, False, torch.Generator().manual_seed(0))
+    >>> labels.sort(1).values.unique(dim=0).shape
     torch.Size([1, 3])
     """
     if small:
