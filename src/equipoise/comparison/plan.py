@@ -241,7 +241,7 @@ class _Planner:
         method = _tuned(listed.method, parameters)
         built = experiment({**own, "method": method}, self.imports)
         if listed.select:
-            _check_validation(built)
+            check_validation(built)
         alone = ""
         if self.standalone is not None:
             alone = folder_name(experiment({**config, "method": self.standalone}, self.imports))
@@ -285,7 +285,7 @@ def _by_condition(cells: Sequence[Cell]) -> list[Cell]:
     return list(distinct.values())
 
 
-def _check_validation(built: Experiment) -> None:
+def check_validation(built: Experiment) -> None:
     """Refuse to choose among served models without validation data."""
     if VALIDATION not in built.evaluation.splits or not built.data.split[1]:
         raise ConfigurationError(

@@ -14,7 +14,7 @@ from equipoise.data.arrays.user_data import from_arrays, from_sites
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Column, Dataset
 from equipoise.data.federation import Federation, Parts
-from equipoise.data.pipeline import federate, load
+from equipoise.data.pipeline import federate, load, prepare_client
 from equipoise.data.preparation import inputs_from
 from equipoise.data.tables.table_dataset import from_tables
 
@@ -35,4 +35,5 @@ __all__ = [
     "from_torch",
     "inputs_from",
     "load",
+    "prepare_client",
 ]

@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from equipoise.data.agreement import check_complete, check_scaling
 from equipoise.data.arrays.pixels import is_window
 from equipoise.data.arrays.transforms import NORMALISATIONS, augmentation
 from equipoise.data.schema import Schema, schema_from
@@ -96,10 +97,15 @@ class DataConfig(Settings):
     categorical: tuple[str, ...] = Field(
         (), description="columns of a table whose numbers are categories"
     )
+    apart: bool = Field(
+        False,
+        description="every site prepares its rows alone, by a schema on which all agree: it draws "
+        "its own split, and compares its rows with no other site's",
+    )
     normalise: str = Field(
         "auto",
-        description="images: none, half, imagenet, ...; tables: client, pooled, none; "
-        "auto: none for images, client for tables",
+        description="images: none, half, imagenet, ...; tables: client, pooled, agreed (centre "
+        "and scale of the schema), none; auto: none for images, client for tables",
     )
     image_size: int | None = Field(
         None, ge=4, le=1024, description="resize images to this height and width"
@@ -170,7 +176,7 @@ class DataConfig(Settings):
     @field_validator("normalise")
     @classmethod
     def _known_normalisation(cls, name: str) -> str:
-        allowed = ("auto", "client", "pooled", *NORMALISATIONS)
+        allowed = ("auto", "client", "pooled", "agreed", *NORMALISATIONS)
         if name not in allowed:
             raise ValueError(
                 f"unknown normalisation {quoted(name)}{did_you_mean(name, allowed)}; "
@@ -207,6 +213,12 @@ class DataConfig(Settings):
 
         return REGISTRY.portable(name)
 
+    @model_validator(mode="after")
+    def _prepared_apart(self) -> DataConfig:
+        if self.apart:
+            _check_apart(self)
+        return self
+
     @field_serializer("partition")
     def _plain_partition(self, partition: Any) -> str:
         return self.partition_name
@@ -226,3 +238,72 @@ class DataConfig(Settings):
         if sets.REGISTRY.is_local(self.name):
             return f"its data set {self.name} is registered in this process only"
         return None
+
+
+def _check_apart(config: DataConfig) -> None:
+    """Refuse settings with which sites cannot prepare their data alone.
+
+    Args:
+        config: The data section, with `apart`.
+
+    Raises:
+        ValueError: If a setting needs the rows of all sites, or contradicts the schema.
+    """
+    for setting, is_wrong, remedy in (
+        (
+            f"partition: {config.partition_name}",
+            config.partition not in ("auto", "natural"),
+            "every site is one client: use natural, or leave it out",
+        ),
+        (
+            f"samples: {config.samples}",
+            config.samples is not None,
+            "they are drawn from the rows of all sites; leave it out",
+        ),
+        (
+            "normalise: pooled",
+            config.normalise == "pooled",
+            "no site knows the means of the others; use agreed, with centre and scale in the "
+            "schema, or client",
+        ),
+        (
+            "test: global",
+            config.test == "global",
+            "no site has the test rows of the others; use local, or site for official test parts",
+        ),
+        (
+            f"site: {config.site}",
+            config.site is not None,
+            "one file must hold the rows of one site; make one file of each site, and leave it out",
+        ),
+    ):
+        if is_wrong:
+            raise ValueError(
+                "data.apart: expected settings that need no other site's rows, "
+                f"got {setting}; {remedy}"
+            )
+    schema = check_complete(config.schema)
+    _check_agrees(config, schema)
+    if config.normalise == "agreed":
+        check_scaling(schema)
+
+
+def _check_agrees(config: DataConfig, schema: Schema) -> None:
+    """Refuse settings that say something else than the schema."""
+    size = config.image_size
+    for key, value, agreed in (
+        ("task", config.task, schema.predicts),
+        ("label", config.label, schema.label),
+        ("events", config.events, schema.events),
+        ("image_size", None if size is None else (size, size), (schema.shape or ())[1:]),
+    ):
+        if value is not None and value != agreed:
+            raise ValueError(
+                f"data.apart: expected the {key} on which the sites agreed in the schema, "
+                f"{quoted(agreed)}, got {quoted(value)}; leave data.{key} out, or change the schema"
+            )
+    if config.categorical:
+        raise ValueError(
+            "data.apart: expected the kinds of columns in the schema, got categorical: "
+            f"{', '.join(config.categorical)}; give these columns the kind category there"
+        )

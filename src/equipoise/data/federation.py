@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from equipoise.task import Task
+
+OWN_KEYS = ("clients", "pixel_kinds")  # of a recipe, which clients have of their own
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +80,24 @@ class Parts:
     def owners(self) -> np.ndarray:
         """The client of every entry of `index`."""
         return np.repeat(np.arange(len(self)), self.sizes)
+
+    @classmethod
+    def chained(cls, parts: Sequence[Parts], lengths: Sequence[int]) -> Parts:
+        """Return the clients of several parts, whose positions follow each other in one tensor.
+
+        Args:
+            parts: Parts of several federations.
+            lengths: The number of samples of each of these federations.
+
+        >>> first, second = Parts.of([np.array([1, 0])]), Parts.of([np.array([2])])
+        >>> list(Parts.chained([first, second], [2, 3]))
+        [array([1, 0]), array([4])]
+        """
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        arrays = []
+        for part, start in zip(parts, starts, strict=False):
+            arrays += [positions + start for positions in part]
+        return cls.of(arrays)
 
     def where(self, keep: np.ndarray) -> Parts:
         """Return the entries of `index` that a mask selects, for the same clients."""
@@ -159,3 +180,81 @@ class Federation:
     def server_validation(self) -> np.ndarray:
         """The validation set of a simulated server: all clients' validation samples, each once."""
         return np.unique(self.validation.index)
+
+
+def join_federations(
+    name: str, federations: Sequence[Federation], rows: Sequence[np.ndarray]
+) -> Federation:
+    """Return one federation of clients that were prepared alone.
+
+    Args:
+        name: The name of the data set.
+        federations: Federations of different clients with the same task and no shared test set.
+        rows: The rows of the data set of which each of them was made.
+
+    Returns:
+        All clients, in this order. Its metadata are those of the first federation.
+
+    Raises:
+        ValueError: If clients differ in their task or in the preparation of inputs.
+    """
+    first = federations[0]
+    for other in federations:
+        _check_alike(first, other)
+    lengths = [len(federation.x) for federation in federations]
+    ids: list[str] = []
+    sources = []
+    for federation, own_rows in zip(federations, rows, strict=True):
+        ids += federation.ids
+        sources.append(own_rows[federation.source])
+    return Federation(
+        name=name,
+        task=first.task,
+        x=torch.cat([federation.x for federation in federations]),
+        y=torch.cat([federation.y for federation in federations]),
+        ids=tuple(ids),
+        train=Parts.chained([federation.train for federation in federations], lengths),
+        validation=Parts.chained([federation.validation for federation in federations], lengths),
+        test=Parts.chained([federation.test for federation in federations], lengths),
+        shared_test=np.empty(0, np.int64),
+        augment=first.augment,
+        metadata=first.metadata,
+        recipe=_joined_recipe(federations),
+        source=np.concatenate(sources),
+    )
+
+
+def _check_alike(first: Federation, other: Federation) -> None:
+    """Refuse clients whose inputs mean different things."""
+    task = (first.task, first.task.centre, first.task.scale)
+    if (other.task, other.task.centre, other.task.scale) != task:
+        raise ValueError(
+            f"the clients {first.ids[0]!r} and {other.ids[0]!r} have different tasks: "
+            f"{first.task} and {other.task}; give both the same schema"
+        )
+    for key, value in _common_recipe(first).items():
+        if other.recipe.get(key) != value:
+            raise ValueError(
+                f"the inputs of clients {first.ids[0]!r} and {other.ids[0]!r} are prepared in "
+                f"different ways: {key} is {value} and {other.recipe.get(key)}; save them alike"
+            )
+
+
+def _common_recipe(federation: Federation) -> dict[str, Any]:
+    """Return the recipe without what clients have of their own."""
+    return {key: value for key, value in federation.recipe.items() if key not in OWN_KEYS}
+
+
+def _joined_recipe(federations: Sequence[Federation]) -> dict[str, Any]:
+    """Return the recipe of all clients."""
+    recipe = dict(federations[0].recipe)
+    if "clients" in recipe:
+        recipe["clients"] = {}
+        for federation in federations:
+            recipe["clients"].update(federation.recipe["clients"])
+    kinds = {
+        kind for federation in federations for kind in federation.recipe.get("pixel_kinds", ())
+    }
+    if kinds:
+        recipe["pixel_kinds"] = sorted(kinds)
+    return recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 from equipoise.data.arrays.transforms import resized
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import TEST, TRAIN, VALIDATION, Dataset
-from equipoise.data.federation import DataSplit, Federation, Parts
+from equipoise.data.federation import DataSplit, Federation, Parts, join_federations
 from equipoise.data.partitions import Partition, Pool, parse, partition_pool
 from equipoise.data.preparation import prepare
 from equipoise.data.shift import label_distance
@@ -19,6 +20,7 @@ from equipoise.data.splits import equal_samples, split
 from equipoise.data.tables.schema_inference import with_schema
 from equipoise.streams import stream
 from equipoise.validation.imports import OWN, Imports
+from equipoise.validation.names import checked_name, nearest, quoted
 from equipoise.validation.regular_files import check_regular
 
 if TYPE_CHECKING:
@@ -60,6 +62,120 @@ def federate_loaded(config: DataConfig, seed: int, dataset: Dataset) -> Federati
     Raises:
         ValueError: If the data cannot be partitioned or split as configured.
     """
+    if config.apart:
+        return _federate_apart(config, seed, dataset)
+    return _federate(config, seed, dataset)
+
+
+def prepare_client(
+    config: DataConfig,
+    seed: int,
+    client: str,
+    dataset: Dataset | None = None,
+    imports: Imports = OWN,
+) -> Federation:
+    """Load, split and prepare the data of one client, without any row of another client.
+
+    The result equals this client of `federate`, bit for bit.
+
+    Args:
+        config: The data section, with `apart`. Its name is the file or folder of the client,
+            whatever it is called; a folder of several sites, of which only this client's is read;
+            or a data set with sites.
+        seed: The seed of the experiment.
+        client: The name of the client, which is the name of its site.
+        dataset: Data that were made in Python, in place of those that `config.name` names.
+        imports: The packages from which `config.name` may name a function.
+
+    Returns:
+        A federation of this client alone.
+
+    Raises:
+        ValueError: If `apart` is not set, or the data cannot be read by the schema or split.
+    """
+    if not config.apart:
+        raise ValueError(
+            "prepare_client: expected data.apart, by which a client needs no other client's rows, "
+            "got a section without it; set apart: true and a schema"
+        )
+    checked_name(client, "the client")
+    config = config.model_copy(update={"clients": None})
+    return _federate(config, seed, load_client(config, client, dataset, imports), client)
+
+
+def load_client(
+    config: DataConfig, client: str, dataset: Dataset | None = None, imports: Imports = OWN
+) -> Dataset:
+    """Return the samples of one client, read by the agreed schema; arguments as above."""
+    from equipoise.data.own_files import of_site, own_path, read_own
+
+    if dataset is None and not is_code(config) and is_user_path(config):
+        return read_own(config, client, own_path(Path(config.name), client))
+    return of_site(load_with_tables(config, imports, dataset).dataset, client)
+
+
+def _federate_apart(config: DataConfig, seed: int, dataset: Dataset) -> Federation:
+    """Return a federation of clients each of which was prepared alone."""
+    from equipoise.data.own_files import of_site
+
+    if dataset.site is None:
+        raise ValueError(
+            f"data.apart: expected data with sites, got {dataset.name}, which has none; give one "
+            "file or folder per site"
+        )
+    present = np.unique(dataset.site)
+    clients = [dataset.site_names[site] for site in present]
+    if config.clients not in (None, len(clients)):
+        raise ValueError(
+            f"data.clients: expected {len(clients)}, since data.apart makes one client of each "
+            f"site, got {config.clients}; leave it out"
+        )
+    config = config.model_copy(update={"clients": None})
+    federations = [_federate(config, seed, of_site(dataset, client), client) for client in clients]
+    rows = [np.flatnonzero(dataset.site == site) for site in present]
+    joined = join_federations(dataset.name, federations, rows)
+    return replace(joined, metadata=_joined_metadata(dataset, federations, joined))
+
+
+def _joined_metadata(
+    dataset: Dataset, federations: Sequence[Federation], joined: Federation
+) -> dict[str, Any]:
+    """Return the facts about clients that were prepared alone, as a run records them."""
+    metadata = dict(federations[0].metadata)
+    for key, value in metadata.items():
+        if isinstance(value, int):
+            metadata[key] = sum(federation.metadata[key] for federation in federations)
+    metadata["notes"] = list(dataset.notes)
+    if joined.task.classifies:
+        samples = len(joined.y)
+        sizes = [len(federation.y) for federation in federations]
+        owners = np.repeat(np.arange(len(federations)), sizes)
+        parts = Parts.by_owner(owners, len(federations))
+        labels = joined.y.numpy()
+        distance = label_distance(labels, parts, np.arange(samples), joined.task.outputs)
+        metadata["label_distance"] = distance.round(6).tolist()
+    return metadata
+
+
+def _refuse_without_training(client: str, data_split: DataSplit) -> None:
+    if not len(data_split.train.index):
+        raise ValueError(
+            f"client {quoted(client)} has no training rows, so it cannot take part; "
+            "add rows, or change data.split"
+        )
+
+
+def _federate(
+    config: DataConfig, seed: int, dataset: Dataset, client: str | None = None
+) -> Federation:
+    """Partition, split and prepare a data set.
+
+    Args:
+        config: The data section.
+        seed: The seed of the experiment.
+        dataset: The data set.
+        client: The only client, if its data are prepared alone: it draws from its own stream.
+    """
     dataset = dataset.as_task(_task(config))
     config = with_own_split(config, dataset)
     dataset = _resized(dataset, config.image_size)
@@ -73,7 +189,9 @@ def federate_loaded(config: DataConfig, seed: int, dataset: Dataset) -> Federati
     if config.samples is not None and config.samples < len(pool):
         pool = np.sort(stream(seed, "samples").choice(pool, config.samples, replace=False))
     partition = _partition(config, seed, dataset, pool)
-    data_split = _split_partition(config, seed, dataset, partition, groups, shared_test)
+    data_split = _split_partition(config, seed, dataset, partition, groups, shared_test, client)
+    if client is not None:
+        _refuse_without_training(client, data_split)
     metadata = _metadata(dataset, partition, data_split, groups, pool)
     return prepare(dataset, config, partition.ids, data_split, metadata)
 
@@ -141,7 +259,10 @@ def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
 
 
 def load_with_tables(
-    config: DataConfig, imports: Imports = OWN, dataset: Dataset | None = None
+    config: DataConfig,
+    imports: Imports = OWN,
+    dataset: Dataset | None = None,
+    own_site: str | None = None,
 ) -> LoadedData:
     """Read the files of an experiment's data once, for training and for the report on them.
 
@@ -149,6 +270,7 @@ def load_with_tables(
         config: The data section.
         imports: The packages from which a function may be imported.
         dataset: A data set that was made in Python; then nothing is read.
+        own_site: The site of all rows, if `config.name` is the file or folder of one site.
 
     Raises:
         ValueError: If the data cannot be read.
@@ -160,6 +282,8 @@ def load_with_tables(
     if dataset is not None:
         _refuse_window(config)
         return LoadedData(dataset)
+    if config.apart and config.synthetic is None and is_user_path(config):
+        return LoadedData(_load_apart(config))
     if config.synthetic is None and is_user_path(config) and is_image_folder(path):
         return LoadedData(_load_images(config))
     _refuse_window(config)
@@ -169,8 +293,23 @@ def load_with_tables(
         return LoadedData(sets.load(config.name, imports))
     check_regular(path)
     if is_patients(path):
-        return LoadedData(_load_patients(config))
-    return _load_tables(config)
+        return LoadedData(_load_patients(config, own_site))
+    return _load_tables(config, own_site)
+
+
+def _load_apart(config: DataConfig) -> Dataset:
+    """Read the files of every site alone, by the agreed schema, and join the rows."""
+    from equipoise.data.own_files import joined, own_files, read_own
+
+    path = Path(config.name)
+    datasets = {}
+    for site, own in own_files(path).items():
+        datasets[site] = read_own(config, site, own)
+    if config.schema is not None:
+        unknown = [site for site in config.schema.sites if site not in datasets]
+        if unknown:
+            raise nearest("site under `sites` of the schema", unknown[0], list(datasets))
+    return joined(path.stem, datasets)
 
 
 def _load_images(config: DataConfig) -> Dataset:
@@ -183,22 +322,22 @@ def _load_images(config: DataConfig) -> Dataset:
     return from_image_folder(config.name, size, config.window)
 
 
-def _load_patients(config: DataConfig) -> Dataset:
+def _load_patients(config: DataConfig, own_site: str | None) -> Dataset:
     from equipoise.data.patients import codes, histories
     from equipoise.data.patients.records import read_patients
 
     path = Path(config.name)
     rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
-    records = read_patients(path, config.site, rule)
+    records = read_patients(path, config.site, rule, own_site=own_site)
     return histories.dataset_of(records, path.name, config.events, source="own files")
 
 
-def _load_tables(config: DataConfig) -> LoadedData:
+def _load_tables(config: DataConfig, own_site: str | None) -> LoadedData:
     from equipoise.data.tables.sites import read_sites
     from equipoise.data.tables.table_dataset import dataset_from_sites
 
     names = (*([config.label] if config.label else []), *config.categorical)
-    sites = read_sites(Path(config.name), config.site, config.schema, names)
+    sites = read_sites(Path(config.name), config.site, config.schema, names, own_site)
     dataset = dataset_from_sites(
         sites, config.label, config.categorical, config.task, config.schema
     )
@@ -415,12 +554,16 @@ def _split_partition(
     partition: Partition,
     groups: np.ndarray,
     shared_test: np.ndarray,
+    client: str | None,
 ) -> DataSplit:
-    """Return the training, validation and test samples of each client."""
+    """Return the training, validation and test samples of each client.
+
+    A client whose data are prepared alone draws from its own stream.
+    """
     strata = _strata(dataset)
     parts = partition.parts
     if config.test == "local":
-        return DataSplit(*split(parts, config.split, seed, strata, groups), shared_test)
+        return DataSplit(*split(parts, config.split, seed, strata, groups, client), shared_test)
     if dataset.keeps_parts and dataset.part is not None and (dataset.part == VALIDATION).any():
         official = dataset.part[parts.index]
         train = parts.where(official == TRAIN)
@@ -430,7 +573,7 @@ def _split_partition(
         train_share, validation_share, _ = config.split
         total = train_share + validation_share
         shares = (train_share / total, validation_share / total, 0.0)
-        train, validation, test = split(parts, shares, seed, strata, groups)
+        train, validation, test = split(parts, shares, seed, strata, groups, client)
     if config.test == "site":
         test = _site_tests(dataset, parts)
     return DataSplit(train, validation, test, shared_test)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.data.agreement import check_scaling
 from equipoise.data.arrays.images import IMAGE_ENDINGS, read_images
 from equipoise.data.arrays.npz import read_npz
 from equipoise.data.arrays.transforms import NORMALISATIONS, normalised, resized
@@ -151,15 +152,23 @@ def _positions(rows: np.ndarray, total: int) -> np.ndarray:
 
 
 def _prepare_histories(dataset: Dataset, config: DataConfig, split: DataSplit) -> _Inputs:
-    """Prepare patients' histories: values are scaled per code, by all clients' training data."""
-    if config.normalise not in ("auto", "pooled") or config.augment:
+    """Prepare patients' histories: values are scaled per code.
+
+    Centre and scale of a code are those of the schema if clients agreed on them, else mean and
+    deviation of all clients' training data.
+    """
+    if config.normalise not in ("auto", "pooled", "agreed") or config.augment:
         raise ValueError(
             f"{dataset.name} holds patients' histories, which are scaled by code over all clients; "
             "leave normalise and augment out"
         )
     rows = split.used_rows()
     raw = dataset.x.numpy()
-    recipe = histories.fit(raw, dataset.codes, split.train)
+    if config.apart or config.normalise == "agreed":
+        codes = dataset.schema.codes if dataset.schema is not None else ()
+        recipe = histories.agreed(raw, dataset.codes, codes)
+    else:
+        recipe = histories.fit(raw, dataset.codes, split.train)
     if config.codes:  # new patients' events end where those of the training patients did
         recipe["label_codes"] = [list(pair) for pair in read_rule(config.codes).codes]
     x = torch.from_numpy(histories.apply(raw[rows], recipe))
@@ -198,20 +207,22 @@ def _prepare_table(
 
 
 def _table_scaling(dataset: Dataset, config: DataConfig, split: DataSplit) -> str:
-    """Return the scaling of a table: client, pooled or none."""
+    """Return the scaling of a table: client, pooled, agreed or none."""
     has_shared_test = len(split.shared_test) > 0
     scaling = config.normalise
     if scaling == "auto":
         scaling = "pooled" if has_shared_test else "client"
-    if scaling not in ("client", "pooled", "none"):
+    if scaling not in ("client", "pooled", "agreed", "none"):
         raise ValueError(
             f"normalise: {scaling} is for images and {dataset.name} is a table; "
-            "use client, pooled or none"
+            "use client, pooled, agreed or none"
         )
+    if scaling == "agreed":
+        check_scaling(dataset.schema or schema_of(dataset))
     if scaling == "client" and has_shared_test:
         raise ValueError(
             "normalise: client has no statistics for a test set that all clients share; "
-            "use pooled or none, or test: local"
+            "use pooled, agreed or none, or test: local"
         )
     if config.augment:
         raise ValueError(

@@ -28,6 +28,7 @@ from equipoise.validation.settings import Settings
 Kind = Literal["number", "category", "date", "text", "identifier"]
 REPAIRS = ("rename", "missing", "values", "factors")
 INPUTS = ("number", "category", "date")  # kinds that a network sees
+SCALED = ("number", "date")  # kinds that have a centre and a scale
 # Day before month where both fit: reports on data say so.
 DATES = (
     "%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S",
@@ -43,6 +44,14 @@ class _Section(Settings):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True
     )
+
+
+class Statistics(_Section):
+    """Count, mean and variance of some numbers of one site."""
+
+    count: int = Field(ge=1)
+    mean: float
+    variance: float = Field(ge=0)
 
 
 class ColumnSchema(_Section):
@@ -61,6 +70,27 @@ class ColumnSchema(_Section):
     gaps: bool | None = Field(
         None, description="whether cells may be empty: a further input marks them"
     )
+    centre: float | None = Field(
+        None, description="of a number or date; `normalise: agreed` subtracts it"
+    )
+    scale: float | None = Field(
+        None, gt=0, description="of a number or date; `normalise: agreed` divides by it"
+    )
+    statistics: Statistics | None = Field(
+        None, description="of one site's numbers, from which `schema join` takes centre and scale"
+    )
+
+    @model_validator(mode="after")
+    def _scales(self) -> ColumnSchema:
+        entry = f"column {quoted(self.name)}"
+        _check_scaling(entry, self.centre, self.scale)
+        is_scaled = self.scale is not None or self.statistics is not None
+        if is_scaled and self.kind not in SCALED:
+            raise ValueError(
+                f"{entry}: expected centre, scale and statistics for numbers and dates only, "
+                f"got them for a {self.kind}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fits(self) -> ColumnSchema:
@@ -83,6 +113,34 @@ class ColumnSchema(_Section):
                 f"got {quoted(self.categories)}"
             )
         return self
+
+
+class CodeSchema(_Section):
+    """One code of patients' events, such as a laboratory test.
+
+    Centre and scale are those of its values; a code without values has none.
+    """
+
+    name: str
+    centre: float | None = None
+    scale: float | None = Field(None, gt=0)
+    statistics: Statistics | None = Field(
+        None, description="of one site's values, from which `schema join` takes centre and scale"
+    )
+
+    @model_validator(mode="after")
+    def _scales(self) -> CodeSchema:
+        _check_scaling(f"code {quoted(self.name)}", self.centre, self.scale)
+        return self
+
+
+def _check_scaling(entry: str, centre: float | None, scale: float | None) -> None:
+    """Refuse a centre without a scale."""
+    if (centre is None) != (scale is None):
+        raise ValueError(
+            f"{entry}: expected centre and scale together or none of them, "
+            f"got centre={centre} and scale={scale}"
+        )
 
 
 class Repairs(_Section):
@@ -134,7 +192,15 @@ class Schema(Repairs):
     columns: tuple[ColumnSchema, ...] = Field(
         (), description="of a table; columns of the files that are not listed are left out"
     )
-    shape: tuple[int, ...] | None = Field(None, description="of images: channels, height, width")
+    shape: tuple[int, ...] | None = Field(
+        None, description="of one image (channels, height, width) or of another array"
+    )
+    codes: tuple[CodeSchema, ...] = Field(
+        (), description="of patients' events; all other codes count as unknown"
+    )
+    events: int | None = Field(
+        None, ge=1, le=10_000, description="of each patient that are kept, the latest"
+    )
     centre: float | None = Field(
         None,
         description="of a number that is predicted; none: the mean of all training rows",
@@ -144,6 +210,9 @@ class Schema(Repairs):
         gt=0,
         description="of a number that is predicted; none: the deviation of all training rows",
     )
+    statistics: Statistics | None = Field(
+        None, description="of one site's targets, from which `schema join` takes centre and scale"
+    )
     sites: dict[str, Repairs] = Field(
         {}, description="repairs of one site, by its name; they win over the general ones"
     )
@@ -151,7 +220,12 @@ class Schema(Repairs):
     @model_validator(mode="after")
     def _fits(self) -> Schema:
         names = [column.name for column in self.columns]
-        for noun, values in (("column names", names), ("classes", self.classes)):
+        codes = [code.name for code in self.codes]
+        for noun, values in (
+            ("column names", names),
+            ("classes", self.classes),
+            ("codes", codes),
+        ):
             repeated = [value for value, count in Counter(values).items() if count > 1]
             if repeated:
                 raise ValueError(f"expected {noun} that differ, got {quoted(repeated[0])} twice")
@@ -160,11 +234,7 @@ class Schema(Repairs):
                 f"expected the label to be no input, got {quoted(self.label)} among the columns; "
                 "remove it there"
             )
-        if (self.centre is None) != (self.scale is None):
-            raise ValueError(
-                "expected centre and scale together or none of them, "
-                f"got centre={self.centre} and scale={self.scale}"
-            )
+        _check_scaling("the label", self.centre, self.scale)
         if self.classes and (self.task == "regression" or self.scale is not None):
             raise ValueError(
                 "expected classes, or a number with centre and scale, got both; remove one"
@@ -212,6 +282,19 @@ class Schema(Repairs):
             factors={**self.factors, **specific.factors},
         )
 
+    def empties(self, column: str) -> bool:
+        """Return True if repairs of all sites, or of one, make gaps of some cells of a column."""
+        return any(
+            repairs.missing.get(column) or "" in repairs.values.get(column, {}).values()
+            for repairs in (self, *self.sites.values())
+        )
+
+    def only_of_site(self, site: str) -> Schema:
+        """Return a schema that has nothing but the repairs of one site."""
+        if site not in self.sites:
+            return Schema()
+        return Schema(sites={site: self.sites[site]})
+
     def with_repairs(self, fragment: Mapping[str, Any]) -> Schema:
         """Return this schema with the repairs of a fragment added.
 
@@ -240,9 +323,15 @@ class Schema(Repairs):
         others = [key for key in values if key not in repairs]
         return {key: values[key] for key in [*others, *repairs]}
 
-    def save(self, file: Path, findings: Sequence[Finding] = ()) -> None:
-        """Write the schema as YAML, with the repairs that findings propose as comments."""
-        file.write_text(schema_text(self.plain(), findings), encoding="utf-8")
+    def save(self, file: Path, findings: Sequence[Finding] = (), reasons: bool = True) -> None:
+        """Write the schema as YAML, with the repairs that findings propose as comments.
+
+        Args:
+            file: The file.
+            findings: The findings.
+            reasons: False to leave out the reasons of proposals, which quote cells and ranges.
+        """
+        file.write_text(schema_text(self.plain(), findings, reasons), encoding="utf-8")
 
 
 def schema_from(value: Any) -> Schema | None:
@@ -286,8 +375,12 @@ def _readable_error(name: str, details: Any) -> ValueError:
     """
     keys = [str(key) for key in details["loc"]]
     if details["type"] == "extra_forbidden":
-        sections: dict[str, type[_Section]] = {"columns": ColumnSchema, "sites": Repairs}
-        section = sections.get(keys[0], Schema)
+        sections: dict[str, type[_Section]] = {
+            "columns": ColumnSchema,
+            "codes": CodeSchema,
+            "sites": Repairs,
+        }
+        section = Statistics if "statistics" in keys[:-1] else sections.get(keys[0], Schema)
         return nearest(f"key of {name}", keys[-1], list(section.model_fields))
     location = f"{'.'.join(keys)}: " if keys else ""
     message = details["msg"].removeprefix("Value error, ")

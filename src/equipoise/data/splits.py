@@ -49,6 +49,7 @@ def split(
     seed: int,
     strata: np.ndarray | None = None,
     groups: np.ndarray | None = None,
+    client: str | None = None,
 ) -> tuple[Parts, Parts, Parts]:
     """Split each client's samples into training, validation and test samples.
 
@@ -63,6 +64,8 @@ def split(
         seed: The seed of the experiment.
         strata: The class of every sample of the data set; none for no stratification.
         groups: The group of every sample of the data set; none if all samples are different.
+        client: The client by which the random stream is named, if its samples are split alone;
+            none: one stream for all clients.
 
     Returns:
         Training, validation and test samples.
@@ -76,7 +79,7 @@ def split(
     _, leads, follow = np.unique(group, return_index=True, return_inverse=True)
     owner = parts.owners[leads]
     stratum = np.zeros(len(leads), np.int64) if strata is None else strata[parts.index[leads]]
-    rng = stream(seed, "split")
+    rng = stream(seed, "split") if client is None else stream(seed, "split", client)
     order = np.lexsort((rng.random(len(leads)), stratum, owner))
     test_start, validation_start = rng.integers(0, 2**31, size=(2, len(parts)))
 

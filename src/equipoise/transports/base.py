@@ -54,6 +54,10 @@ class Transport(Protocol):
         """The number of clients that work at a time."""
         ...
 
+    def present(self) -> Sequence[str]:
+        """Return the clients that can be reached now; rounds are sampled from these."""
+        ...
+
     def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
         """Start or connect.
 
@@ -73,7 +77,7 @@ class Transport(Protocol):
     def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
         """Return one reply per request, in their order.
 
-        The reply of a client that did not answer in time is a failure.
+        The reply of a client that cannot be reached, or did not answer in time, is a failure.
         """
         ...
 

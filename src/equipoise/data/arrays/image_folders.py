@@ -148,7 +148,10 @@ def _all_findings(
 
 
 def from_image_folder(
-    folder: Path | str, image_size: int | None = None, window: Window | None = None
+    folder: Path | str,
+    image_size: int | None = None,
+    window: Window | None = None,
+    shape: tuple[int, ...] | None = None,
 ) -> Dataset:
     """Return a data set of a folder of images, all read at one size.
 
@@ -156,6 +159,8 @@ def from_image_folder(
         folder: A folder with one of the layouts of `find_images`.
         image_size: Height and width; none: the size of the images, or as `common_size` says.
         window: The values that become 0 and 255, for pixels of more than 8 bits.
+        shape: Channels, height and width on which sites agreed, in place of `image_size`; colours
+            are not made grey.
 
     Raises:
         ValueError: If the layout is ambiguous, or images cannot be read.
@@ -165,6 +170,9 @@ def from_image_folder(
     _check_window(images.path, headers, window)
     size = common_size([header.shape[1:] for header in headers], image_size)
     channels = max(header.shape[0] for header in headers)
+    if shape is not None:
+        size = shape[1], shape[2]
+        channels = max(channels, shape[0])
     pixels, report = read_images(images.files, size or headers[0].shape[1:], channels, window)
     codes = {name: code for code, name in enumerate(images.classes)}
     dataset = from_arrays(

@@ -19,6 +19,7 @@ from equipoise.validation.names import quoted
 _SCALING = {
     "client": "scaled by each client's own mean and deviation",
     "pooled": "scaled by mean and deviation of all clients",
+    "agreed": "scaled by centre and scale of the schema",
 }
 
 

@@ -12,7 +12,9 @@ from equipoise.data.dataset import Dataset
 from equipoise.data.federation import Parts
 from equipoise.data.message_text import counted
 from equipoise.data.patients.records import Records
+from equipoise.data.schema import CodeSchema
 from equipoise.task import Task
+from equipoise.validation.names import quoted
 
 LONGEST = 512  # the latest events of a patient that are kept by default
 VOCABULARY = 1000  # the most frequent codes, which have their own number in the network
@@ -147,10 +149,54 @@ def fit(x: np.ndarray, codes: tuple[str, ...], train: Parts) -> dict[str, Any]:
     }
 
 
+def agreed(x: np.ndarray, codes: tuple[str, ...], schema: tuple[CodeSchema, ...]) -> dict[str, Any]:
+    """Return the recipe by which values are scaled as sites agreed; values are not looked at.
+
+    Values of codes that the schema does not list have no scale and count as missing.
+
+    Args:
+        x: The histories.
+        codes: Their codes, numbered from 1.
+        schema: The codes of the schema.
+
+    Raises:
+        ValueError: If the codes are not those of the schema, or one has values but no scale.
+    """
+    if codes != tuple(code.name for code in schema):
+        raise ValueError(
+            "normalise: agreed needs the codes of patients' events in the schema, with centre and "
+            "scale of their values; write it with `equipoise data check --save --statistics`"
+        )
+    events = x[:, 1:]
+    has_value = (events[..., 0] > 0) & (events[..., 3] == 0)
+    with_values = np.bincount(events[..., 0][has_value].astype(np.int64), minlength=len(codes) + 2)
+    mean = np.zeros(len(codes) + 2)
+    scale = np.ones(len(codes) + 2)
+    for number, code in enumerate(schema, 1):
+        if code.centre is not None and code.scale is not None:
+            mean[number] = code.centre
+            scale[number] = code.scale
+        elif with_values[number]:
+            raise ValueError(
+                f"code {quoted(code.name)} has values, but no centre and scale in the schema; "
+                "add them there"
+            )
+    return {
+        "kind": "histories",
+        "codes": list(codes),
+        "mean": mean.tolist(),
+        "scale": scale.tolist(),
+        "shape": list(x.shape[1:]),
+        "unknown_values": "missing",
+    }
+
+
 def apply(x: np.ndarray, recipe: dict[str, Any]) -> np.ndarray:
     """Return model inputs: values in deviations of their code, clipped at 5; ages in centuries."""
     inputs = np.array(x, np.float32)
     code = inputs[:, 1:, 0].astype(np.int64)
+    if recipe.get("unknown_values") == "missing":
+        inputs[:, 1:, 3][code > len(recipe["codes"])] = 1
     mean = np.array(recipe["mean"], np.float32)
     scale = np.array(recipe["scale"], np.float32)
     has_value = (code > 0) & (inputs[:, 1:, 3] == 0)

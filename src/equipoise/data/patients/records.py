@@ -203,6 +203,7 @@ def read_patients(
     site: str | None = None,
     rule: LabelRule = PANCREATIC_CANCER,
     anywhere: bool = False,
+    own_site: str | None = None,
 ) -> Records:
     """Read all patients of a folder.
 
@@ -212,6 +213,7 @@ def read_patients(
             else the state of the postal code.
         rule: The codes that make a patient positive, where the file has no labels.
         anywhere: True to keep patients of no known site, too, as for prediction.
+        own_site: The site of all patients, if the folder is that of one site alone.
 
     Raises:
         ValueError: If files are missing or damaged, or no patient is left.
@@ -219,6 +221,8 @@ def read_patients(
     path = Path(path)
     folders = record_folders(path)
     _check_layout(path, folders, site)
+    if own_site is not None:
+        folders = {own_site: folders[""]}
     reader = _RecordReader(rule, anywhere)
     for folder, (patients, events) in folders.items():
         prefix = f"{folder}/" if folder else ""

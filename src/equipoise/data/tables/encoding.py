@@ -2,7 +2,8 @@
 
 The clients agree on the schema: the columns, their categories and which of them may have gaps.
 Everything numeric (fill values, means, deviations) is learnt from training rows by each client,
-or by all together with pooled scaling.
+or by all together with pooled scaling. With agreed scaling, means and deviations are those of the
+schema.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def fit(
         schema: The schema of these columns.
         train: The training rows of each client.
         ids: The names of the clients.
-        scaling: `client`, `pooled` or `none`.
+        scaling: `client`, `pooled`, `agreed` (centre and scale of the schema) or `none`.
     """
     descriptions = [_description(column) for column in schema]
     recipe: dict[str, Any] = {
@@ -51,12 +52,19 @@ def fit(
     }
     if scaling == "pooled":
         shared = _stats(coded[np.unique(train.index)], descriptions, shared)
+    elif scaling == "agreed":
+        shared = _agreed_stats(schema, shared)
     recipe["shared"] = None if scaling == "client" else shared
     recipe["clients"] = {
         name: _stats(coded[rows], descriptions, shared, scaled=scaling == "client")
         for name, rows in zip(ids, train, strict=True)
     }
     return recipe
+
+
+def feature_names(schema: tuple[ColumnSchema, ...]) -> list[str]:
+    """Return the names of the model inputs that the columns of a schema become."""
+    return _features([_description(column) for column in schema])
 
 
 def _description(column: ColumnSchema) -> dict[str, Any]:
@@ -148,6 +156,19 @@ def _stats(
         elif scaled and not column["categorical"]:
             mean[j] = float(observed.mean())
             scale[j] = float(observed.std()) or 1.0
+    return {"fill": fill, "mean": mean, "scale": scale}
+
+
+def _agreed_stats(schema: tuple[ColumnSchema, ...], defaults: Stats) -> Stats:
+    """Return centres and scales of the schema; a column that was never measured is 0 then."""
+    fill = list(defaults["fill"])
+    mean = list(defaults["mean"])
+    scale = list(defaults["scale"])
+    for j, column in enumerate(schema):
+        if column.centre is not None and column.scale is not None:
+            fill[j] = column.centre
+            mean[j] = column.centre
+            scale[j] = column.scale
     return {"fill": fill, "mean": mean, "scale": scale}
 
 

@@ -124,7 +124,11 @@ def hidden_files(folder: Path) -> list[Path]:
 
 
 def read_sites(
-    path: Path, site: str | None = None, schema: Schema | None = None, names: Sequence[str] = ()
+    path: Path,
+    site: str | None = None,
+    schema: Schema | None = None,
+    names: Sequence[str] = (),
+    own_site: str | None = None,
 ) -> Sites:
     """Read every site's table and repair it.
 
@@ -133,6 +137,7 @@ def read_sites(
         site: The column that names the site, if one file holds all sites.
         schema: The schema whose repairs are applied.
         names: Columns that must be recognised in addition to those of the schema.
+        own_site: The name of the site whose file this is, if one file is that of one site.
 
     Returns:
         The tables of all files that could be read; the other files are among the problems.
@@ -155,13 +160,44 @@ def read_sites(
     if not sites.tables:
         raise DataErrors(sites.problems)
     sites = replace(sites, path=path)
+    if own_site is not None and path.is_file():
+        sites = _named(sites, own_site)
     if _holds_arrays(sites):
         return replace(sites, arrays=True)
-    if path.is_file():
+    if own_site is None and path.is_file():
         renames = schema.rename if schema is not None else {}
         sites = split_by_site(sites, site, renames)
     former_columns = (site,) if site else ()
     return with_repairs(sites, schema, names, former_columns)
+
+
+def _named(sites: Sites, site: str) -> Sites:
+    """Return the only table under the name of its site."""
+    ((name, table),) = sites.tables.items()
+    return replace(sites, tables={site: table}, origins={site: sites.origins[name]})
+
+
+def read_own_table(file: Path, site: str, schema: Schema) -> Sites:
+    """Read the table of one site and repair it, without looking at other sites.
+
+    Unlike with all sites together, a general repair may match nothing here: other sites may have
+    the column or the cell.
+
+    Args:
+        file: The file of the site; its name does not matter.
+        site: The name of the site.
+        schema: The schema whose repairs are applied.
+
+    Raises:
+        ValueError: If the file cannot be read.
+    """
+    sites = _read_files([file], sites_are_files=False)
+    if not sites.tables:
+        raise DataErrors(sites.problems)
+    sites = _named(sites, site)
+    if _holds_arrays(sites):
+        return replace(sites, arrays=True)
+    return with_repairs(sites, schema, own_site=site)
 
 
 def _holds_arrays(sites: Sites) -> bool:
@@ -298,6 +334,7 @@ def with_repairs(
     schema: Schema | None,
     names: Sequence[str] = (),
     former_columns: Sequence[str] = (),
+    own_site: str | None = None,
 ) -> Sites:
     """Return the sites with the repairs of a schema, and columns matched by their names.
 
@@ -306,6 +343,8 @@ def with_repairs(
         schema: The schema with the repairs; none for no repairs.
         names: Columns that must be recognised in addition to those of the schema.
         former_columns: Columns that were removed from the tables but may be named by the schema.
+        own_site: The only site, if others are elsewhere: then only repairs of this site alone
+            have to match something.
 
     Returns:
         The repaired tables; repairs that match nothing are among the problems.
@@ -323,7 +362,8 @@ def with_repairs(
         for site, table in renamed.items()
     }
     problems += matching.problems
-    problems += unmatched_repairs(sites.tables, tables, schema, former_columns)
+    expected = schema if own_site is None else schema.only_of_site(own_site)
+    problems += unmatched_repairs(sites.tables, tables, expected, former_columns)
     commas = {site: _may_have_commas(sites.dialects.get(files[site])) for site in tables}
     is_one_file = len(set(files.values())) == 1
     try:

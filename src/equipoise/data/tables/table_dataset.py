@@ -79,6 +79,7 @@ def dataset_from_sites(
     categorical: tuple[str, ...] = (),
     kind: str | None = None,
     schema: Schema | None = None,
+    agreed: bool = False,
 ) -> Dataset:
     """Return one data set of all sites' tables, read according to a schema.
 
@@ -88,6 +89,7 @@ def dataset_from_sites(
         categorical: Columns whose numbers are categories.
         kind: `classification` or `regression`; none: as the schema says, or as the labels look.
         schema: The schema; what it leaves open is inferred from the cells.
+        agreed: True if the schema leaves nothing open, so that cells change nothing in it.
 
     Raises:
         DataErrors: If the tables cannot be joined; it lists every reason.
@@ -99,14 +101,11 @@ def dataset_from_sites(
     problems = list(sites.problems)
     joined = _join(sites, label, kind, schema, problems)
     problems += _categorical_problems(sites, joined, categorical)
-    kinds = _chosen_kinds(categorical, schema)
-    try:
-        inferred = infer_schema(joined.columns, joined.owners, joined.label, kinds, kind)
-        schema = complete_schema(schema, inferred)
-    except ValueError as error:
-        raise DataErrors([*problems, str(error)]) from None
-    if sites.matched:
-        schema = schema.model_copy(update={"rename": {**sites.matched, **schema.rename}})
+    if agreed:
+        schema = complete_schema(schema, Schema())
+        problems += _unknown_class_problems(sites, joined, schema.classes)
+    else:
+        schema = _inferred_schema(sites, joined, categorical, kind, schema, problems)
     problems += _class_problems(sites, joined, schema.classes)
     if not schema.inputs and not problems:
         problems.append(_no_inputs(sites.path, schema))
@@ -127,6 +126,46 @@ def dataset_from_sites(
     )
     notes = (*dataset.notes, *(finding.message for finding in sites.findings))
     return replace(dataset, source="own files", schema=schema, notes=notes)
+
+
+def _inferred_schema(
+    sites: Sites,
+    joined: _JoinedTable,
+    categorical: Sequence[str],
+    kind: str | None,
+    schema: Schema | None,
+    problems: Sequence[str],
+) -> Schema:
+    """Return the schema with everything that it leaves open inferred from the cells."""
+    kinds = _chosen_kinds(categorical, schema)
+    try:
+        inferred = infer_schema(joined.columns, joined.owners, joined.label, kinds, kind)
+        schema = complete_schema(schema, inferred)
+    except ValueError as error:
+        raise DataErrors([*problems, str(error)]) from None
+    if not sites.matched:
+        return schema
+    return schema.model_copy(update={"rename": {**sites.matched, **schema.rename}})
+
+
+def _unknown_class_problems(
+    sites: Sites, joined: _JoinedTable, classes: Sequence[str]
+) -> list[str]:
+    """Return a sentence for every site that has classes which the schema lacks."""
+    problems = []
+    for site, table in joined.tables.items():
+        labels = table[joined.label]
+        present = set(map(str, cells_as_text(labels[~label_gaps(labels)])))
+        unknown = sorted(present - set(classes))
+        if classes and unknown:
+            noun = "class" if len(unknown) == 1 else "classes"
+            problems.append(
+                f"site {quoted(site)} ({sites.files[site]}): the schema lacks the {noun} "
+                f"{some(map(quoted, unknown))} of column {quoted(joined.label)}; it has "
+                f"{some(classes, MOST_COLUMNS)}: agree on a schema with all classes, or map cells "
+                "under `values` in it"
+            )
+    return problems
 
 
 def _dataset_of_arrays(sites: Sites, kind: str | None, schema: Schema | None) -> Dataset:

@@ -1,0 +1,140 @@
+"""The agreement of sites that prepare their data alone: a complete schema, and what follows.
+
+Nothing here sees a row. A server without data learns the task from here.
+"""
+
+from __future__ import annotations
+
+from equipoise.data.message_text import some
+from equipoise.data.schema import ColumnSchema, Schema
+from equipoise.data.tables.encoding import feature_names
+from equipoise.data.tables.schema_inference import complete_schema
+from equipoise.task import Task
+from equipoise.validation.names import quoted
+
+HISTORY_WIDTH = 4  # numbers of an event: code, value, age, mark of a missing value
+
+
+def check_complete(schema: Schema | None) -> Schema:
+    """Return a schema that leaves nothing to be inferred from the rows of a site.
+
+    Args:
+        schema: The schema of an experiment with `data.apart`.
+
+    Raises:
+        ValueError: If there is none, or if it leaves something open; the message names it.
+    """
+    if schema is None:
+        raise ValueError(
+            "data.apart: expected a schema on which all sites agree, got none; write one at "
+            "each site "
+            "with `equipoise data check --save`, and join them with `equipoise data schema join`"
+        )
+    _check_target(schema)
+    if not (schema.inputs or schema.shape or schema.codes):
+        raise ValueError(
+            "data.apart: expected a schema with columns of a table, the shape of images or "
+            "arrays, or "
+            "the codes of patients' events, got none of them"
+        )
+    for column in schema.inputs:
+        _check_column(column, schema)
+    if schema.codes and schema.events is None:
+        raise ValueError(
+            "data.apart: expected `events` in a schema with codes, the number of events of each "
+            "patient that are kept, got none; add it, for example events: 100"
+        )
+    return schema
+
+
+def _check_target(schema: Schema) -> None:
+    """Refuse a schema that does not say what is predicted."""
+    if schema.predicts is None:
+        raise ValueError(
+            "data.apart: expected classes in the schema, or centre and scale of the number to "
+            "predict, "
+            "got neither; add one of them"
+        )
+    if schema.predicts == "classification" and not schema.classes:
+        raise ValueError(
+            "data.apart: expected `classes` in a schema for classification, the classes of all "
+            "sites, got none; add them"
+        )
+    if schema.predicts == "regression" and schema.scale is None:
+        raise ValueError(
+            "data.apart: expected `centre` and `scale` of the number to predict in the schema, "
+            "since "
+            "no site knows those of the others, got none; add them (0 and 1 leave it as it is)"
+        )
+
+
+def _check_column(column: ColumnSchema, schema: Schema) -> None:
+    """Refuse a column of which a site would have to infer something."""
+    name = quoted(column.name)
+    open_entries = {
+        "categories": column.kind == "category" and not column.categories,
+        "formats": column.kind == "date" and not column.formats,
+        "gaps": column.gaps is None,
+    }
+    for entry, is_open in open_entries.items():
+        if is_open:
+            raise ValueError(
+                f"data.apart: expected `{entry}` of column {name} in the schema, since no site "
+                "knows "
+                "the rows of the others, got none; add it"
+            )
+    if not column.gaps and schema.empties(column.name):
+        raise ValueError(
+            f"data.apart: expected gaps: true for column {name} of the schema, since `missing` or "
+            "`values` make gaps of some cells, got false; set it to true"
+        )
+
+
+def check_scaling(schema: Schema) -> None:
+    """Refuse `normalise: agreed` if columns have no centre and scale.
+
+    Raises:
+        ValueError: If columns lack them; the message names the columns.
+    """
+    lacking = [column.name for column in schema.inputs if _lacks_scaling(column)]
+    if lacking:
+        noun = "column" if len(lacking) == 1 else "columns"
+        raise ValueError(
+            "data.normalise: agreed expects `centre` and `scale` of numbers and dates in the "
+            f"schema, got none for the {noun} {some(map(quoted, lacking))}; add them, or use "
+            "client or none"
+        )
+
+
+def _lacks_scaling(column: ColumnSchema) -> bool:
+    return column.kind != "category" and column.scale is None
+
+
+def task_of(schema: Schema | None) -> Task:
+    """Return the task of an experiment whose sites prepare their data alone.
+
+    It equals the task of every site's prepared data, and is known without any row.
+
+    Args:
+        schema: The schema of the data section.
+
+    Raises:
+        ValueError: If the schema is not complete.
+    """
+    schema = complete_schema(check_complete(schema), Schema())
+    shape = _input_shape(schema)
+    if schema.predicts == "regression":
+        assert schema.centre is not None and schema.scale is not None
+        return Task("regression", shape, 1, (), schema.centre, schema.scale)
+    return Task("classification", shape, len(schema.classes), schema.classes)
+
+
+def _input_shape(schema: Schema) -> tuple[int, ...]:
+    """Return the shape of one input of a model."""
+    if schema.inputs:
+        return (len(feature_names(schema.inputs)),)
+    if schema.codes:
+        assert schema.events is not None
+        return 1 + schema.events, HISTORY_WIDTH
+    assert schema.shape is not None
+    return schema.shape

@@ -1,0 +1,281 @@
+"""Sites that prepare their data alone: the same bits as the same sites prepared together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import equipoise as eq
+from equipoise.data import DataConfig, Federation, federate, prepare_client
+from equipoise.data.agreement import task_of
+from equipoise.data.check import check_data
+from equipoise.data.patients.synthetic import write_patients
+from equipoise.data.roster import roster_of
+from equipoise.data.schema import Schema
+
+SEED = 3
+HEART = Path(os.environ.get("EQUIPOISE_DATA", "")) / "uci_heart_disease.npz"
+MIXED = {
+    # ward: numbers at one site, words at the other; seen: dates in two formats, one of digits
+    "north": "age;ward;seen;pressure;sick\n"
+    + "".join(
+        f"{30 + i};{i % 3};2024010{1 + i % 9};{'?' if i == 4 else 100 + i}\n".replace(
+            "\n", f";{'yes' if i % 2 else 'no'}\n"
+        )
+        for i in range(30)
+    ),
+    "south": "sick,age,pressure,ward,seen,remark\n"
+    + "".join(
+        f"{'yes' if i % 3 else 'no'},{40 + i / 2},{'unknown' if i % 7 == 0 else 90 + i},"
+        f"{'abc'[i % 3]},{1 + i % 28:02}.03.2023,free text {i}\n"
+        for i in range(40)
+    ),
+}
+MIXED_SCHEMA = {
+    "label": "sick",
+    "classes": ["no", "yes"],
+    "columns": [
+        {"name": "age", "kind": "number", "gaps": False},
+        {"name": "ward", "kind": "category", "categories": ["0", "1", "a", "b"], "gaps": False},
+        {"name": "seen", "kind": "date", "formats": ["%Y%m%d", "%d.%m.%Y"], "gaps": False},
+        {"name": "pressure", "kind": "number", "gaps": True},
+    ],
+    "missing": {"pressure": ["unknown"]},
+}
+
+
+def assert_same_client(alone: Federation, together: Federation, client: str) -> None:
+    """Compare one client of two federations, sample by sample and in order."""
+    mine, theirs = alone.ids.index(client), together.ids.index(client)
+    for part in ("train", "validation", "test"):
+        own = getattr(alone, part)[mine]
+        joint = getattr(together, part)[theirs]
+        assert torch.equal(alone.x[own], together.x[joint])
+        assert torch.equal(alone.y[own], together.y[joint])
+    assert alone.task == together.task
+    assert (alone.task.centre, alone.task.scale) == (together.task.centre, together.task.scale)
+    statistics = alone.recipe.get("clients", {client: None})[client]
+    assert statistics == together.recipe.get("clients", {client: None})[client]
+
+
+def assert_alone_as_together(
+    folder: Path, files: dict[str, Path], elsewhere: Path, **settings: Any
+) -> Federation:
+    """Prepare a folder of sites, and each site from a copy of its own files under another name."""
+    config = DataConfig(name=str(folder), apart=True, **settings)
+    together = federate(config, SEED)
+    assert together.ids == tuple(files)
+    for client, own in files.items():
+        copy = elsewhere / client / f"export{own.suffix}"
+        copy.parent.mkdir(parents=True)
+        (shutil.copytree if own.is_dir() else shutil.copy)(own, copy)
+        alone = prepare_client(config.model_copy(update={"name": str(copy)}), SEED, client)
+        assert_same_client(alone, together, client)
+        assert alone.task == task_of(config.schema)
+    return together
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for site, text in MIXED.items():
+        (folder / f"{site}.csv").write_text(text)
+    return folder
+
+
+@pytest.mark.skipif(not HEART.is_file(), reason="uci_heart_disease.npz is not in EQUIPOISE_DATA")
+@pytest.mark.parametrize("normalise", ["client", "none"])
+def test_four_hospitals_alone_are_the_same_as_together(tmp_path: Path, normalise: str) -> None:
+    arrays = np.load(HEART)
+    folder = tmp_path / "heart"
+    folder.mkdir()
+    files = {}
+    for site in ("cleveland", "hungary", "switzerland", "va"):
+        files[site] = folder / f"{site}.npz"
+        np.savez(
+            files[site],
+            x=arrays[f"x_{site}"],
+            feature_names=arrays["feature_names"],
+            disease=(arrays[f"y_{site}"] > 0).astype(int),
+        )
+    config = DataConfig(name=str(folder), label="disease", categorical=("cp", "thal"))
+    schema = check_data(config).schema
+    together = assert_alone_as_together(
+        folder, files, tmp_path / "sites", schema=schema, normalise=normalise
+    )
+    assert len(together.y) == 920
+
+
+def test_tables_with_numbers_at_one_site_and_text_at_another(mixed: Path, tmp_path: Path) -> None:
+    files = {site: mixed / f"{site}.csv" for site in MIXED}
+    together = assert_alone_as_together(mixed, files, tmp_path / "sites", schema=MIXED_SCHEMA)
+    assert together.recipe["features"][1:6] == [
+        f"ward={name}" for name in ("0", "1", "a", "b", "other")
+    ]
+    # dates of both formats are days since 1970 after scaling by each client
+    assert abs(float(together.x[together.train[0], 6].mean())) < 1e-6
+
+
+def test_images_in_folders(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    folder = tmp_path / "xrays"
+    for site, sides in (("a", 12), ("b", 20)):
+        for kind in ("ill", "well") if site == "a" else ("ill",):
+            (folder / site / kind).mkdir(parents=True)
+            for number in range(10):
+                pixels = random.integers(0, 255, (sides, sides), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / site / kind / f"{number}.png")
+    schema = {"classes": ["ill", "well"], "shape": [1, 16, 12]}
+    files = {site: folder / site for site in "ab"}
+    together = assert_alone_as_together(folder, files, tmp_path / "sites", schema=schema)
+    assert together.task.shape == (1, 16, 12)
+
+
+def test_images_with_official_splits(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    folder = tmp_path / "xrays"
+    for site in "ab":
+        for part, count in (("train", 8), ("test", 4)):
+            for kind in ("ill", "well"):
+                (folder / site / part / kind).mkdir(parents=True)
+                for number in range(count):
+                    pixels = random.integers(0, 255, (8, 8), dtype=np.uint8)
+                    Image.fromarray(pixels).save(folder / site / part / kind / f"{number}.png")
+    schema = {"classes": ["ill", "well"], "shape": [1, 8, 8]}
+    files = {site: folder / site for site in "ab"}
+    together = assert_alone_as_together(folder, files, tmp_path / "sites", schema=schema)
+    assert together.test.sizes.tolist() == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "schema"),
+    [
+        (
+            lambda random, rows: random.integers(0, 255, (rows, 6, 6), dtype=np.uint8),
+            {"classes": ["0", "1", "2"], "shape": [1, 6, 6]},
+        ),
+        (
+            lambda random, rows: random.normal(size=(rows, 5, 2)).astype(np.float32),
+            {"classes": ["0", "1", "2"], "shape": [5, 2]},
+        ),
+        (
+            lambda random, rows: random.normal(size=(rows, 2)),
+            {
+                "classes": ["0", "1", "2"],
+                "columns": [{"name": f"x{i}", "kind": "number", "gaps": False} for i in range(2)],
+            },
+        ),
+    ],
+    ids=["images", "sequences", "rows"],
+)
+def test_arrays(
+    tmp_path: Path,
+    inputs: Callable[[np.random.Generator, int], np.ndarray],
+    schema: dict[str, Any],
+) -> None:
+    random = np.random.default_rng(0)
+    folder = tmp_path / "arrays"
+    folder.mkdir()
+    files = {}
+    for site, classes, rows in (("a", 2, 30), ("b", 3, 25)):
+        files[site] = folder / f"{site}.npz"
+        np.savez(files[site], x=inputs(random, rows), y=np.arange(rows) % classes)
+    together = assert_alone_as_together(folder, files, tmp_path / "sites", schema=schema)
+    assert together.task.outputs == 3
+
+
+def test_patients_histories(tmp_path: Path) -> None:
+    folder = write_patients(tmp_path / "patients", seed=1, share=0.001, per_site=True)
+    for site in sorted(folder.iterdir())[3:]:
+        shutil.rmtree(site)
+    files = {site.name: site for site in sorted(folder.iterdir())}
+    names = federate(DataConfig(name=str(folder)), SEED).recipe["codes"][:30]
+    codes = [{"name": name, "centre": 50.0 + i, "scale": 20.0} for i, name in enumerate(names)]
+    schema = {"classes": ["no", "yes"], "codes": codes, "events": 25}
+    together = assert_alone_as_together(folder, files, tmp_path / "sites", schema=schema)
+    assert together.task.shape == (26, 4)
+    events = together.x[:, 1:]
+    is_unknown = events[..., 0] > len(codes)
+    assert bool(is_unknown.any())
+    assert bool((events[..., 3][is_unknown] == 1).all())  # their values have no scale
+
+
+def test_targets_are_scaled_as_the_sites_agreed(tmp_path: Path) -> None:
+    folder = tmp_path / "doses"
+    folder.mkdir()
+    files = {}
+    for site, offset in (("a", 0), ("b", 100)):
+        files[site] = folder / f"{site}.csv"
+        rows = "".join(f"{i % 13},{offset + i / 7:.2f}\n" for i in range(30))
+        files[site].write_text("age,dose\n" + rows)
+    schema = {
+        "label": "dose",
+        "task": "regression",
+        "centre": 50.0,
+        "scale": 40.0,
+        "columns": [{"name": "age", "kind": "number", "gaps": False}],
+    }
+    together = assert_alone_as_together(folder, files, tmp_path / "sites", schema=schema)
+    assert (together.task.centre, together.task.scale) == (50.0, 40.0)
+
+
+def test_equal_rows_of_two_sites_do_not_concern_each_other(tmp_path: Path) -> None:
+    text = "age,sick\n" + "".join(f"{i},{'yes' if i % 2 else 'no'}\n" for i in range(40))
+    schema = {
+        "label": "sick",
+        "classes": ["no", "yes"],
+        "columns": [{"name": "age", "kind": "number", "gaps": False}],
+    }
+    for site in "ab":
+        (tmp_path / f"{site}.csv").write_text(text)
+    apart = federate(DataConfig(name=str(tmp_path), schema=schema, apart=True), SEED)
+    assert apart.train.sizes.tolist() == [28, 28]
+    assert apart.metadata["equal_samples"] == 0
+    ages = [set(apart.source[apart.test[k]] % 40) for k in range(2)]
+    assert ages[0] != ages[1]  # each draws from a stream of its own
+    joint = federate(DataConfig(name=str(tmp_path), schema=schema), SEED)
+    assert joint.metadata["equal_samples"] == 40
+
+
+def test_a_site_is_the_same_whichever_others_take_part(mixed: Path, tmp_path: Path) -> None:
+    config = DataConfig(name=str(mixed), schema=MIXED_SCHEMA, apart=True)
+    before = roster_of(federate(config, SEED)).fingerprints
+    (mixed / "east.csv").write_text(MIXED["north"].replace("yes", "no", 3))
+    after = roster_of(federate(config, SEED)).fingerprints
+    assert {site: after[site] for site in before} == before
+
+
+def test_a_client_is_read_from_a_folder_of_sites_by_its_name(mixed: Path) -> None:
+    config = DataConfig(name=str(mixed), schema=MIXED_SCHEMA, apart=True)
+    together = federate(config, SEED)
+    for client in MIXED:
+        assert_same_client(prepare_client(config, SEED, client), together, client)
+    with pytest.raises(ValueError, match="north"):
+        prepare_client(config, SEED, "nort")
+
+
+def test_a_run_apart_is_written_down_and_repeats_itself(mixed: Path, tmp_path: Path) -> None:
+    experiment = eq.Experiment(
+        data={"name": str(mixed), "schema": MIXED_SCHEMA, "apart": True},
+        rounds=1,
+        workers=0,
+        seed=SEED,
+    )
+    run = eq.run(experiment, tmp_path / "run", quiet=True)
+    assert run.replay()["data"]["apart"] is True
+    again = eq.run(run.replay(), tmp_path / "again", quiet=True)
+    assert again.table() == run.table()
+
+
+def test_schema_of_the_dataset_stays_as_agreed(mixed: Path) -> None:
+    together = federate(DataConfig(name=str(mixed), schema=MIXED_SCHEMA, apart=True), SEED)
+    assert Schema(**together.recipe["schema"]).columns == Schema(**MIXED_SCHEMA).columns
