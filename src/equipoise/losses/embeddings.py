@@ -133,6 +133,12 @@ def cohort_contrast(
     return like(torch.stack(losses), embeddings)
 
 
+def embedding_gap(embedding: torch.Tensor, common: torch.Tensor, beta: float) -> torch.Tensor:
+    """Return the squared distance between an embedding and its frozen target (Eq. 8-9)."""
+    target = embedding_target(embedding, common, beta).detach()
+    return (embedding - target).square().sum()
+
+
 def _pair(embeddings: Any, reference: Any) -> tuple[torch.Tensor, torch.Tensor]:
     own = tensor(embeddings)
     common = tensor(reference).to(own)

@@ -1,4 +1,4 @@
-"""Training of a feature generator: labels, diversity and the heads that rate it (KDIA, Eq. 3-4)."""
+"""Generated samples: their labels (FedCOG), and a feature generator's training (KDIA, Eq. 3-4)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,24 @@ from torch.func import functional_call, vmap
 
 from equipoise.models import Model, Network
 from equipoise.tree import Tree
+
+
+def lacking_labels(counts: Tensor, images: int) -> Tensor:
+    """Return the labels of the images to generate (FedCOG).
+
+    Class c gets the share (max n - n_c) / sum of these, rounded down; a client with equally many
+    samples of all classes generates none.
+
+    Args:
+        counts: The client's samples of each class.
+        images: The number of images at most.
+
+    >>> lacking_labels(torch.tensor([5, 0, 2]), 10).bincount(minlength=3).tolist()
+    [0, 6, 3]
+    """
+    lacking = counts.max() - counts
+    per_class = images * lacking // max(1, int(lacking.sum()))
+    return torch.repeat_interleave(torch.arange(len(counts)), per_class)
 
 
 def label_pool(
