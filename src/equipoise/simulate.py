@@ -211,13 +211,13 @@ def resume(
 def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | None) -> None:
     """Refuse to resume a finished run.
 
-    Two kinds of finished runs can be resumed: one whose last checkpoint is damaged, from an
-    earlier round, and one whose personal models some clients have not made yet.
+    Finished runs can be resumed if the last checkpoint is damaged, from an earlier round, or if
+    clients have not made their personal models or not evaluated the last ones yet.
     """
     if store.meta("status") != "finished":
         return
     if from_round is None:
-        is_complete = not store.missed(saved["rounds"])
+        is_complete = not store.missed(saved["rounds"]) and not store.unevaluated()
     else:
         is_complete = store.flaw(store.last_round()) is None
     if is_complete:

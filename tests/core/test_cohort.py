@@ -67,6 +67,18 @@ def test_of_those_who_are_available_no_more_than_there_are(number: int) -> None:
     assert choose(settings, EIGHT, 5, 1, 0) == [available[place] for place in sorted(chosen)]
 
 
+def test_a_cohort_is_drawn_among_those_present() -> None:
+    present = ["c6", "c1", "c4"]
+    assert choose(Participation(), EIGHT, 5, 3, 0, present) == ["c1", "c4", "c6"]
+    two = choose(Participation(number=2), EIGHT, 5, 3, 0, present)
+    assert len(two) == 2 and set(two) < set(present)
+    assert choose(Participation(), EIGHT, 5, 3, 0, []) == []
+    scripted = Participation(script={3: ["c7", "c1"]})
+    assert choose(scripted, EIGHT, 5, 3, 0, present) == ["c1", "c7"]
+    drawn = choose(Participation(number=4, availability=0.7), EIGHT, 5, 3, 0)
+    assert choose(Participation(number=4, availability=0.7), EIGHT, 5, 3, 0, EIGHT) == drawn
+
+
 def test_a_client_whose_draw_is_the_chance_itself_is_not_available() -> None:
     chances = stream(5, "cohort", 1).random(8)
     expected = [
@@ -387,7 +399,7 @@ def test_what_a_reply_says_ends_the_run_or_is_a_failure_of_its_client() -> None:
     assert of.transport.deadlines == {7.0}
 
 
-def test_nobody_may_be_missing_when_models_are_measured() -> None:
+def test_models_are_evaluated_on_the_states_that_the_round_left() -> None:
     of = clients(
         lambda request: Reply(request.client, Up(x=1), measured=[] if request.exchange else [ROW])
     )
@@ -395,7 +407,7 @@ def test_nobody_may_be_missing_when_models_are_measured() -> None:
     round.provisional = {"b": StateRef("bb-r1a0x1", 1, "0")}
     orders = [("b", SendModel(Down(), "b's")), ("a", SendModel(Down(), "a's"))]
     found = of.measure(orders, round)
-    assert [(client, up.x, rows) for client, up, rows in found] == [
+    assert [(reply.client, reply.up.x, reply.measured) for reply in found] == [
         ("b", 1, [ROW]),
         ("a", 1, [ROW]),
     ]
@@ -403,13 +415,14 @@ def test_nobody_may_be_missing_when_models_are_measured() -> None:
     assert [(one.client, one.step, one.down.model, one.exchange, one.state) for one in asked] == [
         ("b", SendModel.step, "b's", 0, ("bb-r1a0x1", "0")), ("a", SendModel.step, "a's", 0, None),
     ]  # fmt: skip
-    for failure in ("gone", None):
-        lost = clients(lambda request, failure=failure: Reply(request.client, failure=failure))  # type: ignore[misc]
-        with pytest.raises(
-            RunError,
-            match=f"^client 'a' .* round 1: {failure or 'no reply'}; .*participation.deadline",
-        ):
-            lost.measure([("a", CheckState())], cohort(lost))
+
+
+def test_a_script_keeps_clients_from_evaluating() -> None:
+    fault = {"round": 1, "exchange": 0, "client": "a", "kind": "drop"}
+    of = clients(faults={"script": [fault]})
+    found = of.measure([("b", CheckState()), ("a", CheckState())], cohort(of))
+    assert [(reply.client, reply.failure) for reply in found] == [("b", None), ("a", "dropped out")]
+    assert [one.client for asked in of.transport.asked for one in asked] == ["b"]
 
 
 ROW = {"model": "global", "split": "test", "metric": "loss", "value": 0.5}

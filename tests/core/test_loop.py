@@ -66,6 +66,9 @@ class Post:
     def __init__(self) -> None:
         self.asked, self.silent = list[Request](), set[tuple[int, int, str]]()
 
+    def present(self) -> list[str]:
+        return list("abc")
+
     def exchange(self, requests: Any, deadline: float | None = None) -> list[Reply]:
         self.asked += requests
         return [self.answer(request) for request in requests]
@@ -95,6 +98,9 @@ class Held:
     def missed(self, rounds: int) -> list[str] | None:
         assert rounds == 3
         return self.late
+
+    def unevaluated(self) -> list[str]:
+        return []
 
     def remove(self, names: Any) -> None:
         self.removed |= set(names)
@@ -170,7 +176,7 @@ class Play:
         assert list(metrics) == ["accuracy", "loss"]
         assert settings is self.loop.experiment.evaluation and lending is nullcontext
         return SimpleNamespace(
-            record=lambda state, cohort, finishes: self.measured.append(
+            record=lambda state, cohort, finishes, late: self.measured.append(
                 (cohort.record.round, state.count, finishes)
             )
         )

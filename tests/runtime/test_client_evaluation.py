@@ -29,7 +29,8 @@ from equipoise.runtime.evaluation_messages import (
     PredictShared,
     SendModel,
 )
-from equipoise.storage.store import RoundRecord, RunError
+from equipoise.runtime.messages import Reply
+from equipoise.storage.store import RoundRecord
 from equipoise.task import Task
 from equipoise.tree import Tree
 
@@ -301,7 +302,11 @@ class Clients:
 
     def __call__(self, orders: Any) -> Any:
         self.asked += orders
-        return [(client, *self.answer(client, order)) for client, order in orders]
+        replies = []
+        for client, order in orders:
+            up, rows = self.answer(client, order)
+            replies.append(Reply(client, up, measured=rows))
+        return replies
 
     def answer(self, client: str, order: Any) -> Any:
         if isinstance(order, PredictShared):
@@ -340,6 +345,7 @@ def measuring(
 ) -> Any:
     server = SimpleNamespace(
         ids=list("abc"), rounds=rounds, task=task, load=lambda tree: tree["w"], predict=lambda model, on: on.x * model,
+        initial=lambda model: Tree({"w": torch.ones(1)}, model),
     )  # fmt: skip
     given: Any = (
         Delivering(),
@@ -506,21 +512,34 @@ def test_counts_are_taken_from_those_who_were_asked(shared: int, split: str) -> 
     one.clients(State(x=1), ["a"])
     (taken,) = one.counts
     assert taken[:3] == ("a", "m", split) and torch.equal(taken[3], table)
-    with pytest.raises(RunError, match="client 'b' .* nobody asked; install the same version"):
-        measuring(ask, **settings).clients(State(x=1), ["b"])
+    unasked = measuring(ask, **settings)
+    unasked.clients(State(x=1), ["b"])
+    assert "not requested" in unasked.failures["b"]
     ask.more = {"curves": {"m": torch.ones(2, 4, score_histograms.BINS, dtype=torch.int32)}}
-    with pytest.raises(RunError, match="client 'a' .* its counts contradict each other"):
-        measuring(ask, **settings).clients(State(x=1), ["a"])
+    wrong = measuring(ask, **settings)
+    wrong.clients(State(x=1), ["a"])
+    assert "its counts contradict each other" in wrong.failures["a"]
 
 
 @pytest.mark.parametrize(
     "up", [Up(), Up(served="all"), Up(served={"all": {"common": True}}), Up(served={"all": 1})]
 )
-def test_an_answer_that_no_client_of_ours_gives_is_refused_by_name(up: Up) -> None:
-    with pytest.raises(RunError, match="client 'a' answered .* install the same version"):
-        measuring(lambda orders: [(client, up, []) for client, _ in orders]).clients(
-            State(x=1), ["a"]
-        )
+def test_an_answer_that_no_client_of_ours_gives_does_not_count(up: Up) -> None:
+    one = measuring(lambda orders: [Reply(client, up) for client, _ in orders])
+    rows, main = one.clients(State(x=1), ["a"])
+    assert (rows, main) == ([], "") and "install the same version" in one.failures["a"]
+
+
+@pytest.mark.parametrize("row", [{"model": "other"}, {"split": "train"}, {"metric": "auroc"}])
+def test_values_that_were_not_requested_do_not_count(row: dict[str, str]) -> None:
+    class Talkative(Clients):
+        def answer(self, client: str, order: Any) -> Any:
+            up, rows = super().answer(client, order)
+            return up, [*rows, {**rows[0], **row}] if client == "b" else rows
+
+    one = measuring(Talkative())
+    rows, _ = one.clients(State(x=1), list("abc"))
+    assert {client for client, *_ in rows} == {"a", "c"} and set(one.failures) == {"b"}
 
 
 def test_requests_and_answers_are_the_same_after_they_travelled() -> None:
@@ -551,11 +570,13 @@ def test_requests_and_answers_are_the_same_after_they_travelled() -> None:
 )
 def test_clinical_measures_of_strangers_are_checked(sent: Any, said: str) -> None:
     table = torch.from_numpy(score_histograms.counted(np.full((30, 2), 0.5), np.zeros(30, int)))
-    one = measuring(None, ending=True)
-    one._take("a", ModelsEvaluated({}, curves={"m": table}, clinical={"m": {"auroc": 0.75}}))
-    assert one.clinical == [("a", "m", "test", "auroc", 0.75)]
-    with pytest.raises(RunError, match=said):
-        one._take("a", ModelsEvaluated({}, curves={"m": table}, clinical=sent))
+    for clinical in ({"m": {"auroc": 0.75}}, sent):
+        one = measuring(Clients(curves={"m": table}, clinical=clinical), ending=True)
+        one.clients(State(x=1), ["a"])
+        if clinical is sent:
+            assert said in one.failures["a"]
+        else:
+            assert one.clinical == [("a", "m", "test", "auroc", 0.75)]
 
 
 def test_distances_are_those_of_uploads_to_the_new_model() -> None:

@@ -8,7 +8,7 @@ import json
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -327,7 +327,8 @@ def test_a_roster_of_ten_thousand_clients_costs_the_server_less_than_20_mb(tmp_p
     try:
         told = Roster.of(unpack(bytearray(message))).checked()
         bench, method = prepare(wanted, told.task, told.ids)
-        loop = Loop(wanted, method, bench, told, None, store)  # type: ignore[arg-type]
+        reachable: Any = SimpleNamespace(present=lambda: told.ids)
+        loop = Loop(wanted, method, bench, told, reachable, store)
         for number in (1, 2):
             assert len(loop._choose(number, 0)) == 10_000
         assert told.fingerprint

@@ -7,21 +7,18 @@ from typing import Annotated
 
 import typer
 
+from equipoise.cli.options import ImportOptions, option_groups
 
+
+@option_groups
 def export(
     run: Annotated[Path, typer.Argument(help="the folder of a run")],
+    import_options: ImportOptions,
     model: Annotated[
         str | None,
         typer.Option(help="global, personal, teacher, ...; default: what clients end up using"),
     ] = None,
     client: Annotated[str | None, typer.Option(help="whose personal model")] = None,
-    allow_import: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PACKAGE",
-            help="import code of this package if the run names it; repeat the option for several",
-        ),
-    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="the file; default: MODEL.safetensors in the run's folder")
     ] = None,
@@ -30,5 +27,5 @@ def export(
     from equipoise.runs import Run
     from equipoise.runs.export import export as save
 
-    path, card = save(Run(run), model, client, out, allow_imports=allow_import or [])
+    path, card = save(Run(run), model, client, out, allow_imports=import_options.packages)
     print(f"model: {path}\ncard:  {card}")

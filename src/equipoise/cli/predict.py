@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
+from equipoise.cli.options import ImportOptions, option_groups
 
+
+@option_groups
 def predict(
     run: Annotated[Path, typer.Argument(help="the folder of a run")],
     data: Annotated[
         Path,
         typer.Argument(help="a CSV or NPZ file with new samples, in the form of the training data"),
     ],
+    import_options: ImportOptions,
     model: Annotated[
         str | None, typer.Option(help="global, personal, ...; default: what clients end up using")
     ] = None,
@@ -28,13 +32,6 @@ def predict(
             help="of two classes: predict the second one from this probability on; default: the more likely one",
         ),
     ] = None,
-    allow_import: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PACKAGE",
-            help="import code of this package if the run names it; repeat the option for several",
-        ),
-    ] = None,
     out: Annotated[Path | None, typer.Option(help="a CSV file; default: print")] = None,
 ) -> None:
     """Predict with a trained model: one line per sample, with the probability of each class."""
@@ -47,7 +44,7 @@ def predict(
     from equipoise.validation.regular_files import check_regular
     from equipoise.validation.text import shown
 
-    header, rows = predictions(Run(run), data, model, client, allow_import or [], threshold)
+    header, rows = predictions(Run(run), data, model, client, import_options.packages, threshold)
     if out is not None:
         check_regular(out)
     with out.open("w", newline="") if out is not None else nullcontext(sys.stdout) as target:

@@ -391,7 +391,8 @@ def _common_clients(metric: str, runs: Sequence[RunResult]) -> dict[_Served, Met
     common = [client for client in scores[0].values if all(client in one.values for one in scores)]
     known = set(common)
     measured = dict.fromkeys(client for one in scores for client in (*one.undefined, *one.values))
-    undefined = [client for client in measured if client not in known]
+    unevaluated = {client for run in runs for client in run.unevaluated}
+    undefined = [client for client in measured if client not in known | unevaluated]
     return {
         _served(run): one.only(common, undefined) for run, one in zip(runs, scores, strict=True)
     }

@@ -18,7 +18,7 @@ from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW
 from equipoise.metrics.gains import SIGNIFICANT, Gain
 from equipoise.metrics.registry import find, measured, why_main
 from equipoise.runs import RunResult
-from equipoise.runs.notes import no_test, one_class
+from equipoise.runs.notes import no_test, one_class, unevaluated
 from equipoise.storage.files import save_output
 from equipoise.validation import text as words
 from equipoise.validation.names import nearest
@@ -265,6 +265,8 @@ def _about_metrics(comparison: Comparison) -> list[str]:
             f"measured at the end, at clients with at least 30 test samples: {', '.join(once)}"
         )
     lines.append(_about_old_histograms(comparison))
+    for run in _runs_and_baselines(comparison.entries):
+        lines.append(unevaluated(run))
     for name in comparison.metrics:
         lines += _undefined_clients(comparison, name)
         if find(name).needs == "two classes" and first.task.outputs > 2:

@@ -129,7 +129,7 @@ class Clients:
 
     def measure(
         self, orders: Sequence[tuple[str, EvaluationRequest]], cohort: RoundCohort
-    ) -> list[tuple[str, Up, list[dict[str, Any]]]]:
+    ) -> list[Reply]:
         """Evaluate models after a cohort's round, on the states that the round left.
 
         Args:
@@ -137,25 +137,37 @@ class Clients:
             cohort: The cohort of the round.
 
         Returns:
-            For each order the client, its upload and its measurements.
-
-        Raises:
-            RunError: If a client does not answer, since averages without it would mislead.
+            One reply per order, in their order; without an upload if the client did not answer.
         """
+        dropped = self._dropped_from_evaluation(cohort.record, {client for client, _ in orders})
         requests = [
             self.request(client, order.step, order.record(), cohort.provisional)
             for client, order in orders
+            if client not in dropped
         ]
+        replies = iter(self.ask(requests))
         answers = []
-        for reply in self.ask(requests):
-            if reply.up is None:
-                raise RunError(
-                    f"client {reply.client!r} did not evaluate models in round "
-                    f"{self.server.round}: {reply.failure or 'no reply'}; check that client, or "
-                    "raise participation.deadline, then resume the run"
-                )
-            answers.append((reply.client, reply.up, reply.measured))
+        for client, _ in orders:
+            if client in dropped:
+                answers.append(Reply(client, failure=dropped[client]))
+            else:
+                answers.append(next(replies))
         return answers
+
+    def _dropped_from_evaluation(
+        self, record: RoundRecord, clients: Iterable[str]
+    ) -> dict[str, str]:
+        """Return the clients that a scripted fault keeps from evaluating, with the reason."""
+        if not self.experiment.faults.script:
+            return {}
+        reasons = {}
+        for client in clients:
+            reason, _ = self.faults.missing(
+                record.round, record.attempt, 0, client, self.server.sizes[client]
+            )
+            if reason is not None:
+                reasons[client] = reason
+        return reasons
 
     def large(self, down: Record, cohort: int) -> bool:
         """Return True if the replies of a cohort go through files.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,10 +17,11 @@ from equipoise.data import Federation
 from equipoise.data.roster import SHARED
 from equipoise.data.samples import Samples
 from equipoise.engine.cohort import RoundCohort
+from equipoise.engine.reply_validation import validate_model
 from equipoise.experiment import Evaluation
 from equipoise.method import Method, Ups
 from equipoise.metrics import Metric, parameter_distances, registry
-from equipoise.records import Down, State, Up
+from equipoise.records import Down, State
 from equipoise.runtime import client_histograms
 from equipoise.runtime.client_evaluation import clinical_values, score
 from equipoise.runtime.evaluation_messages import (
@@ -31,8 +33,11 @@ from equipoise.runtime.evaluation_messages import (
     SendModel,
     ServedModel,
 )
+from equipoise.runtime.messages import Reply
 from equipoise.server import Server
-from equipoise.storage.files import RunError
+from equipoise.storage.store import RoundRecord
+
+log = logging.getLogger("equipoise")
 
 # samples of the shared test set per request: fixed, a multiple of the evaluation batch
 SHARED_CHUNK = 1024
@@ -72,7 +77,7 @@ class Evaluator:
         server: The server.
         metrics: The metrics by name.
         settings: The section of the experiment.
-        ask: Sends requests to clients; returns client, upload and rows for each.
+        ask: Sends requests to clients; returns one reply for each.
         lending: A context within which the server may borrow networks.
         shared: The number of samples of the shared test set that client runtimes hold.
         own: The shared test set, if the server has its labels.
@@ -80,15 +85,15 @@ class Evaluator:
         counts: Histograms of scores as (client, model, split, table).
         clinical: Clinical measures as (client, model, split, metric, value).
         majority: The share of the most frequent class as (client, split, share).
+        failures: The clients that did not evaluate, with the reason. A client that fails in one
+            request is asked no other, and none of its values count.
     """
 
     method: Method
     server: Server
     metrics: Mapping[str, Metric]
     settings: Evaluation
-    ask: Callable[
-        [Sequence[tuple[str, EvaluationRequest]]], list[tuple[str, Up, list[dict[str, Any]]]]
-    ]
+    ask: Callable[[Sequence[tuple[str, EvaluationRequest]]], list[Reply]]
     lending: Callable[[], AbstractContextManager[None]]
     shared: int
     own: Samples | None
@@ -96,32 +101,77 @@ class Evaluator:
     counts: list[tuple[str, str, str, Tensor]] = field(default_factory=list)
     clinical: list[Row] = field(default_factory=list)
     majority: list[tuple[str, str, float]] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
 
-    def record(self, state: State, cohort: RoundCohort, finishes: bool) -> None:
+    def record(
+        self,
+        state: State,
+        cohort: RoundCohort,
+        finishes: bool,
+        late: Sequence[str] | None = None,
+    ) -> None:
         """Evaluate as the settings say, and put the measurements into the cohort's record.
 
         Args:
             state: The server's state after the round.
             cohort: The cohort of the round.
             finishes: True if the method has exchanges after the last round.
+            late: The clients to evaluate, if they missed the last evaluation; None otherwise.
         """
         began = time.perf_counter()
         settings = self.settings
         record = cohort.record
         last = record.round >= self.server.rounds
+        self.ending = record.finish or (last and not finishes)
+        measurements: list[Measurement] = []
         if settings.distances and "model" in state and cohort.uploads is not None:
             for client, space, measure, value in self.distances(cohort.uploads, state):
-                row = (client, "local", "after_local", space, measure, value)
-                record.measurements.append(row)
+                measurements.append((client, "local", "after_local", space, measure, value))
         if last or (settings.every and record.round % settings.every == 0):
-            self.ending = record.finish or (last and not finishes)
             phases = ["final"] if record.finish else ["received"]
-            if last and not finishes:
+            if last and not finishes and not record.finish:
                 phases.append("final")
-            rows, record.main = self.clients(state, self._evaluated(cohort, finishes))
-            record.measurements += self._measurements(rows, phases)
-            record.curves = [row for table in self.counts for row in client_histograms.rows(*table)]
+            evaluated = self._evaluated(cohort, finishes) if late is None else late
+            rows, record.main = self.clients(state, evaluated)
+            measurements += self._measurements(rows, phases)
+        record.measurements += [row for row in measurements if row[0] not in self.failures]
+        for table in self.counts:
+            if table[0] not in self.failures:
+                record.curves += client_histograms.rows(*table)
+        self._record_failures(record)
         record.seconds["evaluation"] = time.perf_counter() - began
+
+    def _record_failures(self, record: RoundRecord) -> None:
+        """Name the clients that did not evaluate in the record; an evaluation is exchange 0."""
+        for client, reason in self.failures.items():
+            record.rejected.append((record.attempt, 0, client, reason))
+            log.warning("round %d: client %r was not evaluated: %s", record.round, client, reason)
+
+    def _answers(self, orders: Sequence[tuple[str, EvaluationRequest]]) -> list[Reply]:
+        """Return the replies of clients that evaluated; the last evaluation asks them twice."""
+        orders = [order for order in orders if order[0] not in self.failures]
+        replies = self.ask(orders)
+        if self.ending:
+            replies = self._ask_again(orders, replies)
+        for reply in replies:
+            if reply.up is None:
+                self.failures.setdefault(reply.client, reply.failure or "no reply")
+        return [reply for reply in replies if reply.client not in self.failures]
+
+    def _ask_again(
+        self, orders: Sequence[tuple[str, EvaluationRequest]], replies: Sequence[Reply]
+    ) -> list[Reply]:
+        """Ask the clients once more that did not answer the last evaluation of the run."""
+        missing = [position for position, reply in enumerate(replies) if reply.up is None]
+        if not missing:
+            return list(replies)
+        names = sorted({orders[position][0] for position in missing})
+        log.warning("waiting once more for the last evaluation of %s", ", ".join(map(repr, names)))
+        later = self.ask([orders[position] for position in missing])
+        result = list(replies)
+        for position, reply in zip(missing, later, strict=True):
+            result[position] = reply
+        return result
 
     def _measurements(self, rows: Sequence[Row], phases: Sequence[str]) -> list[Measurement]:
         """Return rows of the store: metrics, majority classes and clinical measures."""
@@ -159,7 +209,7 @@ class Evaluator:
         rows, served = self._evaluate_at_clients(downs)
         if self.own is not None:
             common = [name for name, model in served.items() if model.common]
-            rows += self._evaluate_common(downs, common)
+            rows += self._evaluate_common(downs, common, self.own)
         main = next((name for name, model in served.items() if model.main), "")
         return rows, main
 
@@ -200,15 +250,29 @@ class Evaluator:
         same = alike(downs.values())
         orders = [(client, self._order(client, downs[client], splits, same)) for client in clients]
         rows: list[Row] = []
-        for client, up, measured in self.ask(orders):
-            answer = _read(client, up)
-            self._take(client, answer)
+        for reply in self._answers(orders):
+            client = reply.client
+            try:
+                answer = _read(reply)
+                self._check_rows(reply, answer)
+                self._take(client, answer)
+            except _InvalidAnswer as error:
+                self.failures[client] = str(error)
+                continue
             for name, model in answer.served.items():
                 before = served.setdefault(name, model)
                 served[name] = replace(before, common=before.common and model.common)
-            for row in measured:
+            for row in reply.measured:
                 rows.append((client, row["model"], row["split"], row["metric"], row["value"]))
         return rows
+
+    def _check_rows(self, reply: Reply, answer: ModelsEvaluated) -> None:
+        """Refuse values of models, splits or metrics that were not requested."""
+        splits = {*self.settings.splits, "shared"}
+        for row in reply.measured:
+            known = row["model"] in answer.served and row["metric"] in self.metrics
+            if not known or row["split"] not in splits:
+                raise _InvalidAnswer("it sent values of models, splits or metrics without request")
 
     def _order(self, client: str, down: Down, splits: list[str], same: bool) -> EvaluateModels:
         curves = self._sends_histograms(client)
@@ -224,10 +288,7 @@ class Evaluator:
         for model, table in answer.curves.items():
             wrong = client_histograms.fault(table, self.server.task)
             if wrong is not None or not self._sends_histograms(client):
-                raise RunError(
-                    f"client {client!r} sent counts of scores: {wrong or 'nobody asked'}; "
-                    "install the same version on both sides"
-                )
+                raise _InvalidAnswer(f"counts of scores: {wrong or 'they were not requested'}")
             self.counts.append((client, model, self._tested, table))
         self._take_clinical(client, answer)
 
@@ -242,23 +303,22 @@ class Evaluator:
             if model not in answer.curves:
                 wrong = f"model {model!r} has no histogram of scores"
             if wrong is not None:
-                raise RunError(
-                    f"client {client!r} sent clinical measures: {wrong}; "
-                    "install the same version on both sides"
-                )
+                raise _InvalidAnswer(f"clinical measures: {wrong}")
             self.clinical += [
                 (client, model, self._tested, name, value) for name, value in values.items()
             ]
 
-    def _evaluate_common(self, downs: Mapping[str, Down], names: Sequence[str]) -> list[Row]:
+    def _evaluate_common(
+        self, downs: Mapping[str, Down], names: Sequence[str], samples: Samples
+    ) -> list[Row]:
         """Evaluate models that are the same for all clients, once, on the shared test set."""
-        assert self.own is not None
         task = self.server.task
-        y = self.own.y
-        client = next(iter(downs))
+        y = samples.y
         rows: list[Row] = []
         for name in names:
-            logits = self._predict_shared(client, downs[client], name, self.own)
+            logits = self._predict_shared(downs, name, samples)
+            if logits is None:
+                continue
             values = score(task, logits, y, self.metrics.values())
             rows += [(SHARED, name, "shared", metric, value) for metric, value in values.items()]
             if self._sends_histograms(SHARED):
@@ -267,21 +327,48 @@ class Evaluator:
             self.majority.append((SHARED, "shared", client_histograms.majority(y)))
         return rows
 
-    def _predict_shared(self, client: str, down: Down, name: str, samples: Samples) -> Tensor:
+    def _predict_shared(
+        self, downs: Mapping[str, Down], name: str, samples: Samples
+    ) -> Tensor | None:
         """Return the outputs of a common model on the shared test set.
+
+        The first client that answers decides, since the model is the same for all. None if no
+        client answers.
+        """
+        for client, down in downs.items():
+            if client in self.failures:
+                continue
+            logits = self._predict_at(client, down, name, samples)
+            if logits is not None:
+                return logits
+        return None
+
+    def _predict_at(self, client: str, down: Down, name: str, samples: Samples) -> Tensor | None:
+        """Return the outputs of a client's model on the shared test set; None if it is away.
 
         Client runtimes that hold the set compute slices of it, whichever of them is free.
         Otherwise a client sends the model, and the server computes.
         """
         if not self.shared:
-            ((_, up, _),) = self.ask([(client, SendModel(down, name))])
-            with self.lending():
-                return self.server.predict(self.server.load(up.model), samples)
+            return self._predict_here(client, down, name, samples)
         orders: list[tuple[str, EvaluationRequest]] = []
         for start in range(0, self.shared, SHARED_CHUNK):
             stop = min(start + SHARED_CHUNK, self.shared)
             orders.append((client, PredictShared(down, name, start, stop)))
-        return torch.cat([up.logits for _, up, _ in self.ask(orders)])
+        slices = [reply.up.logits for reply in self._answers(orders) if reply.up is not None]
+        return torch.cat(slices) if slices else None
+
+    def _predict_here(self, client: str, down: Down, name: str, samples: Samples) -> Tensor | None:
+        """Return the outputs of a model that a client sends; None if it sends none that fits."""
+        for reply in self._answers([(client, SendModel(down, name))]):
+            wrong = validate_model(reply.up, self.server)
+            if wrong is not None:
+                self.failures[client] = f"the served model {name}: {wrong}"
+                return None
+            assert reply.up is not None
+            with self.lending():
+                return self.server.predict(self.server.load(reply.up.model), samples)
+        return None
 
     def _count_shared(self, name: str, logits: Tensor, y: Tensor) -> None:
         """Keep histogram and clinical measures of a common model on the shared test set."""
@@ -307,23 +394,29 @@ class Evaluator:
             (client, FeatureDistance(self._delivered(state, client), up.model, state.model))
             for client, up in zip(ups.ids, ups, strict=True)
         ]
-        answers = self.ask(orders)
+        uploaded = dict(zip(ups.ids, ups, strict=True))
         rows = []
-        for up, (client, embedding, _) in zip(ups, answers, strict=True):
-            parameters = parameter_distances(up.model.params, state.model.params)
+        for reply in self._answers(orders):
+            client = reply.client
+            parameters = parameter_distances(uploaded[client].model.params, state.model.params)
             for measure, value in parameters.items():
                 rows.append((client, "parameters", measure, value))
-            for measure, value in embedding.items():
+            for measure, value in (reply.up or {}).items():
                 rows.append((client, "embedding", measure, value))
         return rows
 
 
-def _read(client: str, up: Up) -> ModelsEvaluated:
+class _InvalidAnswer(ValueError):
+    """An answer to an evaluation that no client of this version sends."""
+
+
+def _read(reply: Reply) -> ModelsEvaluated:
+    assert reply.up is not None
     try:
-        return ModelsEvaluated.of(up)
+        return ModelsEvaluated.of(reply.up)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise RunError(
-            f"client {client!r} answered an evaluation in a form that is not understood "
+        raise _InvalidAnswer(
+            "it answered in a form that is not understood "
             f"({type(error).__name__}: {error}); install the same version on both sides"
         ) from None
 

@@ -51,7 +51,9 @@ class FaultPlan:
         """Return why a client does not answer, or None, and the virtual seconds of waiting."""
         if "drop" in self._scripted(round, attempt, exchange, client):
             return "dropped out", 0.0
-        if exchange > 1:  # random faults are drawn once per round
+        # Random faults are drawn once per round, with its first exchange. Evaluations, which have
+        # the number 0, fail by script only.
+        if exchange != 1:
             return None, 0.0
         if self._draw("dropout", round, attempt, client).random() < self.faults.dropout:
             return "dropped out", 0.0

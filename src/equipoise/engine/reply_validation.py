@@ -47,6 +47,19 @@ def validate_upload(
     return None
 
 
+def validate_model(up: Up | None, server: Server) -> str | None:
+    """Return the reason why an upload holds no model that the server can load; None if it does.
+
+    Args:
+        up: The upload.
+        server: The server, for the shapes of models.
+    """
+    tree = None if up is None else up.get("model")
+    if not isinstance(tree, Tree):
+        return "expected an uploaded `model`"
+    return _problem_of_tree(tree, server)
+
+
 def _problem_of_tree(tree: Tree, server: Server) -> str | None:
     """Return the difference of a tree from its model, or an entry that is not finite."""
     try:

@@ -8,6 +8,7 @@ from functools import partial
 
 from equipoise.callbacks import RunStart
 from equipoise.composition import finishes
+from equipoise.data.message_text import some
 from equipoise.data.roster import Roster
 from equipoise.engine.cohort import Clients, RoundAborted, RoundCohort
 from equipoise.engine.commit import check_finite, commit, restored, round_failed
@@ -71,17 +72,22 @@ class Loop:
         first = self.store.last_round() + 1
         rounds = self.experiment.rounds
         state = self._start() if first == 0 else restored(self.store, self.clients)
+        was_evaluated = first > rounds + self.finishes
         start = RunStart(self.store.folder, min(max(1, first), rounds + 1), rounds)
         self.stop = self.monitor.callbacks.on_start(start)
         for number in range(max(1, first), rounds + 1):
             if self.stop:
                 break
             state = self._round(number, state)
+        late = self.store.unevaluated() if was_evaluated else []
+        if late:
+            self._evaluate_late(state, late)
         if self.finishes:
             clients = self.store.missed(rounds)
             if clients is None:
                 clients = list(self.server.ids)
-            self._finish(max(first, rounds + 1), state, clients)
+            if clients:
+                self._finish(max(self.store.last_round(), rounds) + 1, state, clients)
         elif self.stop and self.store.last_round() < rounds:
             self._end_early(state)
         self.store.sweep()  # a worker that was ended while it wrote leaves half a file
@@ -152,15 +158,46 @@ class Loop:
         record = RoundRecord(self.server.round, 0, [], [], finish=True)
         self._complete(state, RoundCohort(self.clients, [], record))
 
+    def _evaluate_late(self, state: State, clients: Sequence[str]) -> None:
+        """Evaluate clients that missed the last evaluation, as a record after the last round.
+
+        For clients it is still the round of that evaluation, so that they serve the same models.
+        """
+        rounds = self.experiment.rounds
+        stopped_early = len(self.server.joined) < rounds
+        self.server.round = rounds + 1 if self.finishes or stopped_early else rounds
+        self.server.attempt = 0
+        record = RoundRecord(self.store.last_round() + 1, 0, [], [], finish=True)
+        cohort = RoundCohort(self.clients, [], record)
+        self._evaluate(state, cohort, clients)
+        if len(record.rejected) == len(clients):
+            raise RunError(
+                f"{some(map(repr, clients))} did not evaluate: {record.rejected[0][3]}; "
+                f"`equipoise resume {self.store.folder}` asks again"
+            )
+        self._commit(state, cohort)
+
     def _choose(self, number: int, attempt: int) -> list[str]:
         return choose(
-            self.experiment.participation, self.server.ids, self.experiment.seed, number, attempt
+            self.experiment.participation,
+            self.server.ids,
+            self.experiment.seed,
+            number,
+            attempt,
+            self.transport.present(),
         )
 
     def _complete(self, state: State, cohort: RoundCohort) -> State:
         """Evaluate and commit a round whose exchanges are done."""
         cohort.close()
         check_finite(state, self.experiment.training, self.server.round)
+        self._evaluate(state, cohort)
+        self._record_contributions(cohort.record)
+        return self._commit(state, cohort)
+
+    def _evaluate(
+        self, state: State, cohort: RoundCohort, late: Sequence[str] | None = None
+    ) -> None:
         evaluator = Evaluator(
             self.method,
             self.server,
@@ -171,9 +208,7 @@ class Loop:
             self.roster.shared,
             self.data.shared,
         )
-        evaluator.record(state, cohort, self.finishes)
-        self._record_contributions(cohort.record)
-        return self._commit(state, cohort)
+        evaluator.record(state, cohort, self.finishes, late)
 
     def _record_contributions(self, record: RoundRecord) -> None:
         for name, values in self.server.contributions.items():

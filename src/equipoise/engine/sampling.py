@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -11,7 +11,12 @@ from equipoise.streams import stream
 
 
 def choose(
-    settings: Participation, everyone: Sequence[str], seed: int, number: int, attempt: int
+    settings: Participation,
+    everyone: Sequence[str],
+    seed: int,
+    number: int,
+    attempt: int,
+    present: Collection[str] | None = None,
 ) -> list[str]:
     """Return the clients of an attempt at a round, in the order of all clients.
 
@@ -21,6 +26,8 @@ def choose(
         seed: The seed of the experiment.
         number: The round.
         attempt: The attempt at it.
+        present: The clients that can be reached; None if all can. A draw is among these; a
+            script is followed as it is.
     """
     if number in settings.script:
         scripted = set(settings.script[number].clients)
@@ -31,6 +38,9 @@ def choose(
     available = ids
     if settings.availability < 1:
         available = ids[draw.random(len(ids)) < settings.availability]
+    if present is not None and len(present) < len(ids):
+        reachable = set(present)
+        available = np.array([client for client in available if client in reachable], dtype=object)
     count = min(settings.size(len(ids)), len(available))
     if count == len(ids):
         return [str(client) for client in ids]

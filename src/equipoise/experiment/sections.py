@@ -86,8 +86,16 @@ class Fault(Section):
     round: int = Field(ge=1)
     client: str
     kind: Literal["drop", "nan", "shape", "names", "kill"]
-    exchange: int = Field(1, ge=1, description="of the round's exchanges")
+    exchange: int = Field(1, ge=0, description="of the round's exchanges; 0: its evaluation")
     attempt: int = Field(0, ge=0, description="at the round")
+
+    @model_validator(mode="after")
+    def _evaluations_are_dropped_only(self) -> Fault:
+        if self.exchange == 0 and self.kind != "drop":
+            raise ValueError(
+                f"expected kind drop for exchange 0, the evaluation of a round, got {self.kind}"
+            )
+        return self
 
 
 class Faults(Section):

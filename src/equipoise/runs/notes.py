@@ -26,6 +26,7 @@ def notes(result: RunResult, metric: str | None = None, model: str | None = None
         sentences.append(_choice_of_metric(result))
     if result.status == "finished" and model in (None, result.main_model):
         sentences.append(not_converged(scores.curve, scores.metric))
+    sentences.append(unevaluated(result))
     sentences.append(one_class(scores, result.main_split))
     sentences.append(diverged(scores.metric.name, scores.values))
     if result.status == "finished" and not scores.values and not scores.undefined:
@@ -37,6 +38,22 @@ def _choice_of_metric(result: RunResult) -> str:
     evaluation = result.config["evaluation"]
     main = evaluation.get("main")
     return why_main(measured(result.task, evaluation["metrics"], main), main)
+
+
+def unevaluated(result: RunResult) -> str:
+    """Return a sentence about clients without values of the last evaluation; empty without any."""
+    missing = result.unevaluated
+    if not missing:
+        return ""
+    total = len(result.clients)
+    remedy = "averages are over the others"
+    if result.status == "finished":
+        remedy += f"; `equipoise resume {result.folder}` evaluates {list_clients(missing)}"
+    was = "was" if len(missing) == 1 else "were"
+    return (
+        f"{total - len(missing)} of {total} clients evaluated: {list_clients(missing)} {was} away "
+        f"or failed; {remedy}"
+    )
 
 
 def one_class(scores: MetricResult, split: str = "test") -> str:

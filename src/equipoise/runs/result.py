@@ -170,6 +170,7 @@ class RunResult:
         facts: Facts about the data, such as notes.
         cost: Megabytes and seconds, and distances between models if they were measured.
         rejected: Replies that did not count.
+        unevaluated: The clients that were away or failed in the last evaluation.
         created: Time of creation.
         version: The version that wrote the run.
         environment: Versions of packages and the kind of processor.
@@ -199,6 +200,7 @@ class RunResult:
     facts: Mapping[str, Any] = field(default_factory=dict)
     cost: Mapping[str, float] = field(default_factory=dict)
     rejected: int = 0
+    unevaluated: Sequence[str] = ()
     created: str = ""
     version: str = ""
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -362,6 +364,7 @@ class _Reader:
         self.end = end_point(run)
         self.rounds = run.rounds()
         self.finish = run.finish()
+        self.unevaluated = self._unevaluated()
 
     def result(self, details: bool) -> RunResult:
         run = self.run
@@ -391,7 +394,8 @@ class _Reader:
             groups=_groups(run.clients, facts),
             facts=facts,
             cost=self._cost() | self._distances(),
-            rejected=run.store.rows("select count(*) as count from rejected")[0]["count"],
+            rejected=len(self._rejected()),
+            unevaluated=self.unevaluated,
             created=run.store.meta("created"),
             version=run.store.meta("version"),
             environment=run.store.meta("environment"),
@@ -400,6 +404,25 @@ class _Reader:
             details=self._details(models, histograms) if details else None,
             contributions=self._contributions(),
         )
+
+    def _rejected(self) -> list[str]:
+        """Return the client of every reply in training that did not count."""
+        rows = self.run.store.rows("select client from rejected where exchange > 0")
+        return [row["client"] for row in rows]
+
+    def _unevaluated(self) -> list[str]:
+        """Return the clients without values of the last evaluation.
+
+        A record after the last round evaluates those again that were missing before.
+        """
+        last = self.run.columns("max(round)", phase="received")[0][0] or 0
+        if self.finish:
+            last = max(last, self.finish[-1]["round"])
+        rows = self.run.store.rows(
+            "select distinct client from rejected where exchange = 0 and round >= ?", (last,)
+        )
+        missing = {row["client"] for row in rows}
+        return [client for client in self.run.clients if client in missing]
 
     def _contributions(self) -> dict[str, dict[str, float]]:
         """Return name -> client -> the last value; clients are in the order of the run."""
@@ -474,7 +497,8 @@ class _Reader:
         sizes = run.store.meta("sizes").get(split, [1] * len(run.clients))
         missing = []
         for client, size in zip(run.clients, sizes, strict=True):
-            if size and client in evaluated and client not in values:
+            was_evaluated = client in evaluated and client not in self.unevaluated
+            if size and was_evaluated and client not in values:
                 missing.append(client)
         return missing
 
@@ -571,7 +595,7 @@ class _Reader:
             weights=read_weights(run),
             mean_weights=self._mean_weights(),
             rounds_counted=participation([row["joined"] for row in self.rounds], run.clients),
-            rejected=Counter(row["client"] for row in run.rejected()),
+            rejected=Counter(self._rejected()),
             histograms=histograms,
             clinical=values,
         )

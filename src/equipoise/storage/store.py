@@ -248,6 +248,14 @@ class Store:
         joined = {client for row in rows for client in parsed(row["joined"], self.folder)}
         return [client for client in parsed(rows[0]["cohort"], self.folder) if client not in joined]
 
+    def unevaluated(self) -> list[str]:
+        """Return the clients that did not take part in the evaluation of the last committed round."""
+        rows = self.rows(
+            "select client from rejected "
+            "where exchange = 0 and round = (select max(round) from rounds) order by rowid"
+        )
+        return [row["client"] for row in rows]
+
     def commit(self, record: RoundRecord, keep: int, status: str = "running") -> None:
         """Make a round part of the run, whole or not at all.
 

@@ -54,12 +54,19 @@ class Transport(Protocol):
         """How many clients are at work at a time."""
         ...
 
+    def present(self) -> Sequence[str]:
+        """Return the clients that can be reached now; rounds are sampled from these."""
+        ...
+
     def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
         """Start or connect; refuse in one sentence what cannot run. `files` is the run's folder of files, which may not exist yet."""
         ...
 
     def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
-        """Return one reply per request, in their order; a client that did not answer in time has a failure in its reply."""
+        """Return one reply per request, in their order.
+
+        A client that cannot be reached, or that did not answer in time, has a failure in its reply.
+        """
         ...
 
     def close(self, keep: bool = False) -> None:

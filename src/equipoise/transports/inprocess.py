@@ -57,6 +57,10 @@ class InProcess:
         """Return the store of the clients' states."""
         return ServerStates(files)
 
+    def present(self) -> Sequence[str]:
+        """Return all clients: they are in this process."""
+        return self.federation.ids
+
     def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
         """Execute requests in their order; see `Transport.exchange`."""
         if deadline is not None and not self._warned and not can_interrupt():

@@ -106,6 +106,10 @@ class Cluster:
         assert self.dispatcher is not None
         self.dispatcher.wait_until(settled)
 
+    def present(self) -> Sequence[str]:
+        """Return all clients: any executor can execute any of them."""
+        return self.federation.ids
+
     def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
         """Execute requests on the cluster; see `Transport.exchange`."""
         assert self.dispatcher is not None

@@ -68,6 +68,10 @@ class Workers:
         self.dispatcher.wait_until(lambda: all(lane.ready for lane in group.lanes))
         return roster
 
+    def present(self) -> Sequence[str]:
+        """Return all clients: any executor can execute any of them."""
+        return self.federation.ids
+
     def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
         """Execute requests; see `Transport.exchange`."""
         assert self.dispatcher is not None
