@@ -9,12 +9,20 @@ import typer
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="the folder of a run")],
+    run: Annotated[
+        Path, typer.Argument(help="the folder of a run; with --site the identifier of a run")
+    ],
     model: Annotated[
         str | None,
         typer.Option(help="global, personal, teacher, ...; default: what clients end up using"),
     ] = None,
     client: Annotated[str | None, typer.Option(help="whose personal model")] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="the folder of a site: use the models that it kept of the run"
+        ),
+    ] = None,
     allow_import: Annotated[
         list[str] | None,
         typer.Option(
@@ -29,6 +37,8 @@ def export(
     """Save a trained model as safetensors, with a card that describes it."""
     from equipoise.runs import Run
     from equipoise.runs.export import export as save
+    from equipoise.site.kept import KeptRun
 
-    path, card = save(Run(run), model, client, out, allow_imports=allow_import or [])
+    source = Run(run) if site is None else KeptRun(site, str(run))
+    path, card = save(source, model, client, out, allow_imports=allow_import or [])
     print(f"model: {path}\ncard:  {card}")

@@ -9,7 +9,9 @@ import typer
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="the folder of a run")],
+    run: Annotated[
+        Path, typer.Argument(help="the folder of a run; with --site the identifier of a run")
+    ],
     data: Annotated[
         Path,
         typer.Argument(help="a CSV or NPZ file with new samples, in the form of the training data"),
@@ -28,6 +30,12 @@ def predict(
             help="of two classes: predict the second one from this probability on; default: the more likely one",
         ),
     ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="the folder of a site: use the models that it kept of the run"
+        ),
+    ] = None,
     allow_import: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,10 +52,12 @@ def predict(
 
     from equipoise.runs import Run
     from equipoise.runs.export import predictions
+    from equipoise.site.kept import KeptRun
     from equipoise.validation.regular_files import check_regular
     from equipoise.validation.text import shown
 
-    header, rows = predictions(Run(run), data, model, client, allow_import or [], threshold)
+    source = Run(run) if site is None else KeptRun(site, str(run))
+    header, rows = predictions(source, data, model, client, allow_import or [], threshold)
     if out is not None:
         check_regular(out)
     with out.open("w", newline="") if out is not None else nullcontext(sys.stdout) as target:

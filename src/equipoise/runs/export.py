@@ -21,12 +21,13 @@ from equipoise.data.tables.sites import read_table, site_files
 from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
 from equipoise.runs.run import Run
+from equipoise.site.kept import KeptRun
 from equipoise.storage.files import save_output
 from equipoise.storage.store import RunError
 
 
 def export(
-    run: Run,
+    run: Run | KeptRun,
     model: str | None = None,
     client: str | None = None,
     out: Path | None = None,
@@ -53,7 +54,8 @@ def export(
             path,
             save(tensors, metadata={"model": name, "client": client or "", "run": run.folder.name}),
         )
-        save_output(card, _card(run, name, client, net))
+        text = run.card(name, net) if isinstance(run, KeptRun) else _card(run, name, client, net)
+        save_output(card, text)
     except OSError as error:
         raise RunError(
             f"cannot write the model to {path}: {error.strerror or error}; choose a file that can be written with --out"
@@ -108,7 +110,7 @@ def _evidence(run: Run, client: str | None, net: torch.nn.Module) -> str:
 
 
 def predictions(
-    run: Run,
+    run: Run | KeptRun,
     data: Path,
     model: str | None = None,
     client: str | None = None,
@@ -118,7 +120,7 @@ def predictions(
     """Predict new samples with a model of a run.
 
     Args:
-        run: A run with a checkpoint.
+        run: A run with a checkpoint, or the models that a site kept of a run.
         data: A file or folder in the form of the training data. A folder with one table per site is
             predicted as its sites unless `client` is given.
         model: The name of a served model; by default the one that clients end up using.
@@ -140,8 +142,11 @@ def predictions(
         )
     if threshold is not None:
         _check_threshold(run, threshold)
-    recipe = run.store.meta("recipe")
-    if data.is_dir() and recipe["kind"] == "table":
+    recipe = run.recipe
+    if isinstance(run, KeptRun):
+        run.check_client(client)
+        client = run.client
+    elif data.is_dir() and recipe["kind"] == "table":
         files = site_files(data)
         if not files:
             raise RunError(
@@ -177,7 +182,7 @@ def predictions(
     return [*titles, "prediction", *(f"p({name})" for name in classes)], rows
 
 
-def _check_threshold(run: Run, threshold: float) -> None:
+def _check_threshold(run: Run | KeptRun, threshold: float) -> None:
     if not run.task.classifies or run.task.outputs != 2:
         kind = f"{run.task.outputs} classes" if run.task.classifies else "a number"
         raise RunError(

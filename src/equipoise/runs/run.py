@@ -125,6 +125,12 @@ class Run:
         except (TypeError, ValueError) as error:
             raise RunError(f"{self.folder} was not written by Equipoise: {error}") from None
 
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The preparation of inputs, by which new data are prepared in the same way."""
+        recipe: dict[str, Any] = self.store.meta("recipe")
+        return recipe
+
     @contextmanager
     def one_moment(self) -> Iterator[None]:
         """Within it all reads see the run at one moment, also while it is in progress."""
@@ -365,9 +371,8 @@ class Run:
         from equipoise.engine.evaluation import alike
         from equipoise.experiment import experiment
         from equipoise.experiment.build import prepare
-        from equipoise.models.network import Prepared, in_unit
         from equipoise.records import read
-        from equipoise.runtime.client_evaluation import served
+        from equipoise.runtime.client_evaluation import network, served
         from equipoise.server import Server
         from equipoise.storage.checkpoint import load_server
 
@@ -409,7 +414,7 @@ class Run:
             models = {}
         if away and not (name in models and models[name].same_for_all):
             raise RunError(
-                f"model {name!r} of client {who!r} follows from a state that lies on that client's own disk; ask for it there"
+                f"model {name!r} of client {who!r} follows from a state that lies on that client's own disk; at a site: `equipoise predict --site FOLDER RUN`"
             )
         if name not in models:
             raise RunError(
@@ -422,5 +427,4 @@ class Run:
             raise RunError(
                 f"model {name!r} belongs to a client; say which with --client (in Python client=), {self.clients[0]!r}, say"
             )
-        net = in_unit(models[name].model.net, self.task).eval()
-        return net if someone.inputs is None else Prepared(someone.inputs.other, net).eval()
+        return network(models[name], someone)
