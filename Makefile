@@ -2,6 +2,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start many processes, each of which would compile the package anew without its cached bytecode.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-slow lint types tests bench bench-quick bench-cluster mutate clean
 
@@ -19,7 +21,7 @@ types: .venv/.installed-dev
 	$(BIN)/mypy
 
 tests: .venv/.installed-dev
-	$(BIN)/pytest -n 2 -rs
+	$(BIN)/pytest -n 2 --dist worksteal -rs
 
 test-slow: .venv/.installed-dev  ## the same checks over far more cases; minutes instead of seconds
 	$(BIN)/pytest -m slow

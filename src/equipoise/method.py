@@ -251,6 +251,9 @@ class Method:
         shares_model: False if clients train alone.
         own_objective: True if the method never minimises the supervised loss, so that a loss
             that the experiment names is refused.
+        served_models: The names of all models that `serves` may return. A class that overrides
+            `serves` declares it, too; else a comparison cannot check names of models before it
+            runs.
         trains: False if the method never calls `Client.fit`; batch norm is then refused, because
             its statistics would never change.
         composable_weights: True if the weight rule works without the method's own client and
@@ -274,6 +277,7 @@ class Method:
     uploads_model: ClassVar[bool] = True
     shares_model: ClassVar[bool] = True
     own_objective: ClassVar[bool] = False
+    served_models: ClassVar[tuple[str, ...]] = ("global",)
     trains: ClassVar[bool] = True
     composable_weights: ClassVar[bool] = False
     composable_update: ClassVar[bool] = False

@@ -188,7 +188,7 @@ class Study:
         self, run: Run, wanted: Experiment, federation: Federation, k: int, client: str
     ) -> np.ndarray:
         places = torch.from_numpy(np.array(federation.test[k]))
-        net = run.model(run.main_model, client=client, given=wanted)
+        net = run.model(run.main_model, client=client, experiment=wanted)
         with torch.no_grad():
             said = torch.cat([net(federation.x[chunk]).argmax(1) for chunk in places.split(256)])
         return (said == federation.y[places]).numpy()

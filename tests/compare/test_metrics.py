@@ -15,9 +15,9 @@ import pytest
 import equipoise as eq
 from equipoise.comparison import Comparison, formats, opened
 from equipoise.comparison.entries import aligned
-from equipoise.comparison.plan import plan
 from equipoise.runs import Run
 from equipoise.storage.store import RunError
+from tests.helpers.plans import plan
 from tests.helpers.runs import sites
 from tests.helpers.stores import entry, made_up_result
 

@@ -16,7 +16,6 @@ from equipoise.comparison.plan import (
     default_folder,
     folder_name,
     from_file,
-    plan,
     plan_comparison,
 )
 from equipoise.composition import compose, parts
@@ -25,6 +24,7 @@ from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.methods.fedequilibria import FedEquilibria
 from equipoise.methods.fedprox import FedProx
 from equipoise.validation.imports import FromFile
+from tests.helpers.plans import plan
 
 BASE = {"rounds": 2, "data": {"name": "digits", "clients": 3}}
 

@@ -16,7 +16,8 @@ import pytest
 
 from equipoise.comparison import executor
 from equipoise.comparison.executor import Progress, execute
-from equipoise.comparison.plan import Cell, plan
+from equipoise.comparison.plan import Cell
+from tests.helpers.plans import plan
 from tests.helpers.stores import made_up_run
 
 

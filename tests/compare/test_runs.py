@@ -13,9 +13,10 @@ import equipoise as eq
 from equipoise.comparison.executor import Progress
 from equipoise.comparison.plan import Cell
 from equipoise.comparison.run import compare
-from equipoise.data import from_arrays
+from equipoise.data import federate, from_arrays
 from equipoise.runs import Run
 from equipoise.storage.store import RunError, Store
+from equipoise.transports.workers import processes
 from tests.helpers.stores import change
 
 BASE = {
@@ -60,6 +61,45 @@ def test_the_grid_point_is_chosen_on_validation_data(whole):
     assert dict(whole.entries[2].setting)["method.mu"] == max(
         sorted(scores), key=lambda mu: scores[mu]
     )
+
+
+def test_a_grid_point_that_failed_for_a_seed_gives_way_to_one_that_did_not(tmp_path: Path):
+    # The largest client differs between seeds, so this limit lets training fail for one seed only.
+    largest = {}
+    for seed in (1, 2):
+        experiment = eq.Experiment(**BASE, seed=seed)
+        largest[seed] = int(federate(experiment.data, seed).train.sizes.max())
+    limit = min(largest.values())
+    result = compare(
+        BASE,
+        [{"name": "tests.helpers.broken:Fragile", "limit": limit}],
+        seeds=[1, 2],
+        grid={"method.solid": [False, True]},
+        out=tmp_path,
+        jobs=1,
+    )
+    assert len(result.failures) == 1
+    chosen = [dict(entry.setting)["method.solid"] for entry in result.entries if entry.setting]
+    assert chosen == [True, True]
+
+
+def test_a_diverged_grid_point_is_never_chosen(tmp_path: Path):
+    result = compare(
+        BASE, ["fedavg"], seeds=[1], grid={"training.lr": [1e30, 1e-6]}, out=tmp_path, jobs=1
+    )
+    settings = {entry.label: dict(entry.setting) for entry in result.entries}
+    assert settings["fedavg"] == {"training.lr": 1e-6}
+
+
+def test_forked_children_compute_what_new_processes_compute(whole, tmp_path: Path):
+    processes.allow_fork(False)
+    try:
+        result = compare(BASE, ["fedavg"], seeds=[1], out=tmp_path, jobs=1)
+    finally:
+        processes.allow_fork()
+    assert [entry.run.main.values for entry in result.entries] == [
+        entry.run.main.values for entry in whole.entries[:2]
+    ]
 
 
 def test_mu_zero_is_fedavg_bit_for_bit_in_children_too(whole):

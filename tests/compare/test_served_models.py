@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import equipoise as eq
+from equipoise.client import Client
 from equipoise.comparison import formats
 from equipoise.comparison.plan import from_file, plan_comparison
 from equipoise.comparison.table import Comparison, opened
+from equipoise.methods.fedavg import FedAvg
 from equipoise.report.page import page_of
 from equipoise.runs import Run
 from equipoise.validation.imports import FromFile
@@ -89,9 +93,34 @@ def test_others_are_tested_against_the_main_model_of_the_baseline(result: Compar
     assert tested.baseline == "kdia · global"
 
 
-def test_a_model_that_no_method_serves_is_refused_with_those_that_are(result: Comparison) -> None:
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"methods": [KDIA], "models": ["teachr"]},
+        {"methods": [{**KDIA, "serves": ["teachr"]}]},
+        {"methods": [{"name": "fedavg", "companion": KDIA}], "models": ["teachr"]},
+    ],
+)
+def test_a_model_that_no_method_serves_is_refused_before_any_run(tmp_path: Path, setting) -> None:
     with pytest.raises(ValueError, match=r"teachr.*teacher"):
-        eq.compare(BASE, [KDIA], models=["teachr"], out=result.folder, jobs=1)
+        eq.compare(BASE, **setting, out=tmp_path / "comparison", jobs=1)
+    assert not (tmp_path / "comparison").exists()
+
+
+@dataclass(frozen=True)
+class Undeclared(FedAvg):
+    """FedAvg that serves a model which its class does not declare."""
+
+    def serves(self, client: Client, down: eq.Down) -> dict[str, Any]:
+        return {**super().serves(client, down), "copy": client.load(down.model)}
+
+
+def test_models_that_a_method_does_not_declare_are_checked_after_its_runs(tmp_path: Path) -> None:
+    settings = {"methods": [Undeclared()], "baselines": "none", "out": tmp_path, "jobs": 1}
+    named = eq.compare(BASE, **settings, models=["copy"])
+    assert named.methods == ["undeclared · copy"]
+    with pytest.raises(ValueError, match=r"cppy.*copy"):
+        eq.compare(BASE, **settings, models=["cppy"])
 
 
 def test_choosing_without_validation_data_is_refused_with_a_remedy() -> None:

@@ -17,7 +17,6 @@ from torch import nn
 import equipoise as eq
 from equipoise import method
 from equipoise.client import Client, Inputs
-from equipoise.comparison.plan import plan
 from equipoise.composition import Composed, IncompatibleComposition, compose, composed, parts
 from equipoise.data import federate
 from equipoise.experiment.specifications import method_from, spec_of
@@ -31,6 +30,7 @@ from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
 from tests.helpers.plain import assert_equal
+from tests.helpers.plans import plan
 from tests.helpers.problems import client_states, server_state, trained
 from tests.helpers.runs import everything, played, settings, sites
 from tests.helpers.slots import ByLoss, Shifted, Slow

@@ -261,6 +261,21 @@ def test_a_model_is_exported_with_its_name_and_a_card_beside_it(
         finished.model("personal")
 
 
+def test_the_card_of_a_model_says_how_it_was_trained_and_how_good_it_is(finished: Run) -> None:
+    _, path = export.export(finished)
+    card = path.read_text()
+    parameters = sum(tensor.numel() for tensor in finished.model("global").parameters())
+    assert str(finished.config["method"]) in card
+    assert f"seed {finished.config['seed']}" in card
+    assert f"rounds: {finished.last_round} of {finished.config['rounds']}" in card
+    assert f"{parameters:,} parameters" in card
+    for client, value in finished.final().items():
+        assert f"{client}: {value:.4f} (majority class {finished.majority()[client]:.4f})" in card
+    _, path = export.export(finished, client="bo")
+    others = [client for client in finished.clients if client != "bo"]
+    assert not any(f"{client}: " in path.read_text() for client in others)
+
+
 def test_a_run_of_own_data_goes_on_with_them_alone_and_one_of_an_own_model_does_not(
     finished: Run, tmp_path: Path
 ) -> None:

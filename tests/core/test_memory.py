@@ -193,7 +193,7 @@ def test_fedekd_on_convolutions_trains_its_private_model_as_torch_does(tmp_path:
                 adam.zero_grad()
                 F.cross_entropy(net(client.train.x[chosen]), client.train.y[chosen]).backward()
                 adam.step()
-        found = run.model("personal", client=who, given=wanted).state_dict()
+        found = run.model("personal", client=who, experiment=wanted).state_dict()
         assert_as_torch(dict(found), net.state_dict(), bench.initial("private"))
 
 

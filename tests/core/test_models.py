@@ -60,10 +60,11 @@ def test_a_module_of_the_users_is_trained_and_comes_back(
     run = played(config, tmp_path / "run")
     assert set(server_state(run).model) == names
     with pytest.raises(
-        RunError, match=r"its model is a Python object; call run.model\(..., given=experiment\)"
+        RunError,
+        match=r"its model is a Python object; call run.model\(..., experiment=experiment\)",
     ):
         eq.Run(run.folder).model("global")
-    net = eq.Run(run.folder).model("global", given=eq.Experiment(**config))
+    net = eq.Run(run.folder).model("global", experiment=eq.Experiment(**config))
     assert_equal(run.model("global").state_dict(), net.state_dict())  # just returned: it has it
     assert_equal(net.state_dict(), server_state(run).model)
     assert not net.training and net(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
@@ -138,7 +139,7 @@ def test_several_models_and_clients_with_their_own(tmp_path: Path) -> None:
     assert any(name.endswith("running_mean") for name in trees["bo"])
     again = eq.Experiment(**config)
     for client, tree in trees.items():
-        assert_equal(run.model("personal", client=client, given=again).state_dict(), tree)
+        assert_equal(run.model("personal", client=client, experiment=again).state_dict(), tree)
 
 
 def test_a_model_for_an_unknown_client_or_of_an_unknown_name_is_refused(tmp_path: Path) -> None:

@@ -120,9 +120,11 @@ def test_a_run_that_was_just_returned_has_its_users_own_model(tmp_path: Path) ->
         dataset=eq.from_sites(sites), model=lambda: Own(), rounds=1, workers=0
     )
     run = eq.run(experiment, tmp_path / "run")
-    given = Run(tmp_path / "run").model("global", given=experiment).state_dict()
+    given = Run(tmp_path / "run").model("global", experiment=experiment).state_dict()
     found = run.model("global").state_dict()
     assert found.keys() == given.keys()
     assert all(torch.equal(found[name], given[name]) for name in found)
-    with pytest.raises(RunError, match="given=experiment"):
+    with pytest.raises(RunError, match="experiment=experiment"):
         Run(tmp_path / "run").model("global")  # opened from its folder alone
+    with pytest.warns(DeprecationWarning, match="experiment="):
+        Run(tmp_path / "run").model("global", given=experiment)

@@ -502,7 +502,7 @@ def test_tensors_that_share_bytes_are_no_record() -> None:
     (length,) = struct.unpack_from("<Q", whole)
     told = whole[8 : 8 + length].replace(b'[2],"data_offsets":[8,16]', b'[4],"data_offsets":[0,16]')
     assert told != whole[8 : 8 + length]
-    with pytest.raises(ValueError, match="^no record: tensors that do not lie one behind another"):
+    with pytest.raises(ValueError, match="^no record: tensors that do not follow"):
         files.check_form(struct.pack("<Q", len(told)) + told + whole[8 + length :])
 
 

@@ -93,7 +93,7 @@ def accuracy_on_shared(run: eq.Run, name: str, client: str, wanted: eq.Experimen
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     places = torch.from_numpy(np.array(federation.shared_test, dtype=np.int64))
     with torch.no_grad():
-        logits = run.model(name, client=client, given=wanted)(federation.x[places])
+        logits = run.model(name, client=client, experiment=wanted)(federation.x[places])
     return float((logits.argmax(1) == federation.y[places]).double().mean())
 
 
@@ -118,7 +118,7 @@ def test_a_model_that_differs_between_clients_is_measured_for_each(
     }
     assert len(set(rows.values())) > 1
     with pytest.raises(RunError, match="belongs to a client"):
-        run.model(name, given=wanted)
+        run.model(name, experiment=wanted)
 
 
 def test_a_model_that_is_the_same_for_all_is_measured_once_for_all(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_model_that_is_the_same_for_all_is_measured_once_for_all(tmp_path: Pat
     assert rows[0]["value"] == pytest.approx(
         accuracy_on_shared(run, "global", "2", wanted), abs=1e-9
     )
-    assert run.model("global", given=wanted) is not None
+    assert run.model("global", experiment=wanted) is not None
 
 
 def test_without_parts_of_their_own_clients_are_not_asked_for_a_model_that_is_the_same_for_all(
@@ -188,14 +188,14 @@ def test_run_model_and_export_apply_the_clients_inputs(tmp_path: Path) -> None:
     measured = run.final("accuracy", "global")
     for place, client in enumerate(run.clients):
         own = torch.from_numpy(np.array(federation.test[place], dtype=np.int64))
-        net = run.model("global", client=client, given=wanted)
+        net = run.model("global", client=client, experiment=wanted)
         with torch.no_grad():
             right = (net(federation.x[own]).argmax(1) == federation.y[own]).double().mean()
         assert float(right) == pytest.approx(measured[client])
-    path, _ = export(run, "global", "3", tmp_path / "out.safetensors", given=wanted)
+    path, _ = export(run, "global", "3", tmp_path / "out.safetensors", experiment=wanted)
     tensors = load_file(path)
     assert float(tensors["inputs.by"]) == 3.0
-    fresh = run.model("global", client="0", given=wanted)
+    fresh = run.model("global", client="0", experiment=wanted)
     fresh.load_state_dict(tensors)
     own = torch.from_numpy(np.array(federation.test[3], dtype=np.int64))
     with torch.no_grad():
@@ -214,7 +214,7 @@ def test_inputs_that_a_file_cannot_hold_are_not_exported_silently(tmp_path: Path
     wanted = experiment(PlainInputs(), rounds=1)
     run = eq.run(wanted, tmp_path / "run")
     with pytest.raises(RunError, match="torch module with buffers"):
-        export(run, "global", "0", given=wanted)
+        export(run, "global", "0", experiment=wanted)
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ def test_the_server_measures_on_its_validation_data(tmp_path: Path) -> None:
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     places = torch.from_numpy(np.array(federation.server_validation, dtype=np.int64))
     with torch.no_grad():
-        logits = run.model("global", given=wanted)(federation.x[places])
+        logits = run.model("global", experiment=wanted)(federation.x[places])
     state = load_server(run.store)
     assert state.accuracy == pytest.approx(
         float((logits.argmax(1) == federation.y[places]).double().mean())

@@ -17,7 +17,7 @@ from rich.console import Console
 from equipoise import cli
 from equipoise.callbacks import ClientProgress, RunStart
 from equipoise.cli import comparison_output, output, progress, run_output
-from equipoise.comparison.plan import Cell, plan
+from equipoise.comparison.plan import Cell
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs import ModelResult, Run
@@ -25,6 +25,7 @@ from equipoise.runs.clinical import ClinicalValue
 from equipoise.runs.curves import Curve
 from equipoise.runtime.evaluation_messages import PredictShared
 from equipoise.storage.store import RoundRecord, RunError, Store
+from tests.helpers.plans import plan
 from tests.helpers.stores import change, entry, made_up_result, made_up_run
 
 Printed = Callable[[], list[str]]

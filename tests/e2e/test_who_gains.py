@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import equipoise as eq
-from equipoise.comparison.plan import plan
+from tests.helpers.plans import plan
 from tests.helpers.terminal import Terminal
 
 ROWS = {"boston": 320, "lyon": 240, "wien": 60}

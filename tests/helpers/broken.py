@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from equipoise.methods.fedavg import FedAvg
+from equipoise.records import Up
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,21 @@ class Raising(FedAvg):
 
     def client(self, client: Any, down: Any) -> None:
         raise RuntimeError("no patience left")
+
+
+@dataclass(frozen=True)
+class Fragile(FedAvg):
+    """Trains and fails on some partitions (`solid: false`), or never does either."""
+
+    solid: bool = False
+    limit: int = 0
+
+    def client(self, client: Any, down: Any) -> Any:
+        if self.solid:
+            return Up(model=client.load(down.model))
+        if len(client.train) > self.limit:
+            raise RuntimeError("too many samples")
+        return super().client(client, down)
 
 
 @dataclass(frozen=True)

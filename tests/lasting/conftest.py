@@ -13,9 +13,9 @@ from tests.helpers.runs import environment
 
 
 @pytest.fixture(autouse=True)
-def not_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that called the command line in this process said that it is plain: its later workers would be forked."""
-    monkeypatch.setattr(processes, "_plain", False)
+def not_the_command_line() -> None:
+    """Start workers anew; a test of the command line in this process allowed forks."""
+    processes.allow_fork(False)
 
 
 @pytest.fixture(scope="module")

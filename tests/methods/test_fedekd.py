@@ -55,9 +55,9 @@ def bench_of(wanted: eq.Experiment) -> Workbench:
 
 
 def entries(
-    run: Run, model: str, client: str | None = None, given: Any = None
+    run: Run, model: str, client: str | None = None, experiment: Any = None
 ) -> dict[str, Tensor]:
-    return dict(run.model(model, client=client, given=given).state_dict())
+    return dict(run.model(model, client=client, experiment=experiment).state_dict())
 
 
 def same(first: Any, second: Any) -> bool:
@@ -297,7 +297,7 @@ def test_rounds_match_a_plain_reference(tmp_path: Path, kind: str, numbers: bool
                     slopes.append(scale * (own - truth + 0.8 * trust * (own - link(shared(one)))))
                 private.step(x[places], slopes)
     np.testing.assert_allclose(
-        entries(run, "proxy", given=wanted)["head.weight"].numpy(), shared.w, atol=2e-5
+        entries(run, "proxy", experiment=wanted)["head.weight"].numpy(), shared.w, atol=2e-5
     )
     for client in run.clients:
         np.testing.assert_allclose(

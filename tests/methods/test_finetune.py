@@ -50,4 +50,6 @@ def test_it_is_what_clients_serve_and_costs_its_epochs(tmp_path: Path) -> None:
         run = simulate.run(wanted, tmp_path / "run")
     assert passes["client", "gradient"] == (2 + 2) * sum(run.store.meta("sizes")["train"])
     assert run.main_model == "personal" and run.final("loss") != run.final("loss", "global")
-    assert_equal(run.model("personal", "bo", given=wanted).state_dict(), own(run, "tuned", 3)["bo"])
+    assert_equal(
+        run.model("personal", "bo", experiment=wanted).state_dict(), own(run, "tuned", 3)["bo"]
+    )

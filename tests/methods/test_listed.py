@@ -135,6 +135,7 @@ def test_exchanges_and_passes_are_those_of_a_second_round(name: str, tmp_path: P
         )
     assert not run.rejected()
     assert served == SERVED.get(name, {"global": "all"})
+    assert served.keys() <= set(kind.served_models)
     if entry["exchanges"].replace("; once ", "").isdigit():
         assert exchanges[2] == int(of_round(entry["exchanges"]))
         assert exchanges[0] == int(entry["exchanges"].partition("; once ")[2] or 0)

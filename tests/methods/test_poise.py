@@ -171,7 +171,9 @@ def test_offsets_balance_the_counts_of_the_training_labels(network: str, tmp_pat
     for client, own in ends(run).items():
         x, y = data_of(run, client, network)
         with torch.no_grad():
-            p = (run.model("global", given=given(network))(x).double() + own["offsets"]).softmax(1)
+            p = (
+                run.model("global", experiment=given(network))(x).double() + own["offsets"]
+            ).softmax(1)
         counts = torch.bincount(y, minlength=CLASSES)
         torch.testing.assert_close(
             p.sum(0) + 0.7 * own["offsets"], counts.double(), rtol=0, atol=1e-4
@@ -220,14 +222,14 @@ def test_prior_and_weights_follow_from_the_models_served(
         x, y = federation.x[places], federation.y[places].numpy()
         own, tuned = (
             ends(run)[client],
-            run.model("personal", client, given=wanted).features["tuned"],
+            run.model("personal", client, experiment=wanted).features["tuned"],
         )
         with torch.no_grad():
             alone, shared, f = (
                 net(x).double().numpy()
                 for net in (
                     run.model("alone", client, wanted),
-                    run.model("global", given=wanted),
+                    run.model("global", experiment=wanted),
                     tuned,
                 )
             )
@@ -538,8 +540,8 @@ def test_the_mixture_ships_as_one_file_with_its_card(tmp_path: Path) -> None:
     config = settings(Poise(), models={"model": NETWORKS["cnn"]})
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
     run = simulate.run(wanted, tmp_path / "run")
-    path, card = export(run, client="bo", given=wanted)
-    net = run.model("personal", "bo", given=wanted)
+    path, card = export(run, client="bo", experiment=wanted)
+    net = run.model("personal", "bo", experiment=wanted)
     tensors = load_file(path)
     assert (
         tensors.keys() == net.state_dict().keys()

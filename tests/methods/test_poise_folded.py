@@ -133,7 +133,10 @@ def test_of_numbers_the_experts_are_weighed_by_gaussians_and_their_mean_is_serve
     federation = eq.data.federate(wanted.data, wanted.seed, wanted.dataset)
     q, grid = {}, simplex_grid(4)
     for place, client in enumerate(run.clients):
-        own, inner = client_states(run, END)[client], run.model("personal", client, given=wanted)
+        own, inner = (
+            client_states(run, END)[client],
+            run.model("personal", client, experiment=wanted),
+        )
         x, y = (
             part[np.array(federation.validation[place])] for part in (federation.x, federation.y)
         )

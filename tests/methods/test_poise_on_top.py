@@ -118,11 +118,11 @@ def test_its_experts_are_what_the_base_serves(tmp_path: Path) -> None:
     federation = eq.data.federate(wanted.data, wanted.seed, wanted.dataset)
     prior = server_state(run, END)["@poise"]["prior"]
     for place, client in enumerate(run.clients):
-        net = run.model("personal", client, given=wanted)
+        net = run.model("personal", client, experiment=wanted)
         assert net.head.names == ["alone", "global", "teacher", "offsets", "tuned"]
         for name in ("global", "teacher"):
             assert_equal(
-                net.features[name].state_dict(), run.model(name, given=wanted).state_dict()
+                net.features[name].state_dict(), run.model(name, experiment=wanted).state_dict()
             )
         x, y = (
             part[np.array(federation.validation[place])] for part in (federation.x, federation.y)

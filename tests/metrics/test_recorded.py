@@ -113,7 +113,7 @@ def test_every_metric_of_classes(method: str, model: str, classes: int, tmp_path
     }
     seen = set()
     for k, client in enumerate(run.clients):
-        net = run.model(name, client, given=eq.Experiment(**wanted, dataset=dataset))
+        net = run.model(name, client, experiment=eq.Experiment(**wanted, dataset=dataset))
         for split in ("train", "test"):
             logits, y = predicted(net, federation, getattr(federation, split)[k])
             for metric in OPTIONAL:
@@ -156,7 +156,7 @@ def test_rmse_mae_and_loss_of_values(tmp_path: Path) -> None:
     )
     federation, net = (
         federation_of(run, dataset),
-        run.model("global", given=eq.Experiment(**wanted, dataset=dataset)),
+        run.model("global", experiment=eq.Experiment(**wanted, dataset=dataset)),
     )
     assert run.main_metric == "rmse"
     for k, client in enumerate(run.clients):

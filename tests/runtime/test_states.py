@@ -289,7 +289,7 @@ def test_a_model_that_follows_from_a_state_at_a_client_is_refused_by_saying_wher
     here = played(settings("fedekd", rounds=1), tmp_path / "here")
     with pytest.raises(
         RunError,
-        match="model 'personal' of client 'bo' follows from a state that lies on that client's own disk; ask for it there",
+        match="model 'personal' of client 'bo' follows from a state on that client's own disk; export it there",
     ):
         run.model("personal", client="bo")
     assert_same(dict(run.model("proxy").state_dict()), dict(here.model("proxy").state_dict()))
@@ -314,7 +314,7 @@ def test_a_method_that_cannot_serve_without_its_state_is_refused_by_the_same_sen
     )
     with pytest.raises(
         RunError,
-        match="model 'proxy' of client 'ada' follows from a state that lies on that client's own disk",
+        match="model 'proxy' of client 'ada' follows from a state on that client's own disk",
     ):
         run.model("proxy")
 

@@ -19,6 +19,7 @@ from equipoise.cli.options import (
     configured,
     option_groups,
 )
+from equipoise.transports.workers import processes
 
 if TYPE_CHECKING:
     from equipoise.comparison.table import Comparison
@@ -168,6 +169,7 @@ def compare(
 
       equipoise compare --data digits --partition dirichlet:0.3 --methods fedavg,fedakd --seeds 1-5
     """
+    processes.allow_fork()
     from equipoise.cli import comparison_output
 
     settings = {**data_options.settings(), **training_options.settings()}

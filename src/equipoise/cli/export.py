@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
+from equipoise.cli.options import ImportOptions, option_groups
 
+
+@option_groups
 def export(
     run: Annotated[
         Path, typer.Argument(help="the folder of a run; with --site the identifier of a run")
     ],
+    import_options: ImportOptions,
     model: Annotated[
         str | None,
         typer.Option(help="global, personal, teacher, ...; default: what clients end up using"),
@@ -21,13 +25,6 @@ def export(
         Path | None,
         typer.Option(
             metavar="FOLDER", help="the folder of a site: use the models that it kept of the run"
-        ),
-    ] = None,
-    allow_import: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PACKAGE",
-            help="import code of this package if the run names it; repeat the option for several",
         ),
     ] = None,
     out: Annotated[
@@ -40,5 +37,5 @@ def export(
     from equipoise.site.kept import KeptRun
 
     source = Run(run) if site is None else KeptRun(site, str(run))
-    path, card = save(source, model, client, out, allow_imports=allow_import or [])
+    path, card = save(source, model, client, out, allow_imports=import_options.packages)
     print(f"model: {path}\ncard:  {card}")

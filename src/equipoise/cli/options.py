@@ -202,7 +202,7 @@ class ClusterOptions:
     ] = False
 
     def arguments(self) -> dict[str, Any]:
-        """Return the options as arguments of `equipoise.run` and `equipoise.compare`."""
+        """Return the options as arguments of `equipoise.run`, `resume` and `compare`."""
         return {"cluster": self.cluster, "trust_network": self.trust_network}
 
 
@@ -216,7 +216,7 @@ class ImportOptions:
         list[str] | None,
         typer.Option(
             metavar="PACKAGE",
-            help="import code of this package if the file names it; repeat for several",
+            help="import code of this package if the file or the run names it; repeat for several",
         ),
     ] = None
 

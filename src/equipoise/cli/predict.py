@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from equipoise.cli.options import ImportOptions, option_groups
 
+
+@option_groups
 def predict(
     run: Annotated[
         Path, typer.Argument(help="the folder of a run; with --site the identifier of a run")
@@ -16,6 +19,7 @@ def predict(
         Path,
         typer.Argument(help="a CSV or NPZ file with new samples, in the form of the training data"),
     ],
+    import_options: ImportOptions,
     model: Annotated[
         str | None, typer.Option(help="global, personal, ...; default: what clients end up using")
     ] = None,
@@ -36,13 +40,6 @@ def predict(
             metavar="FOLDER", help="the folder of a site: use the models that it kept of the run"
         ),
     ] = None,
-    allow_import: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PACKAGE",
-            help="import code of this package if the run names it; repeat the option for several",
-        ),
-    ] = None,
     out: Annotated[Path | None, typer.Option(help="a CSV file; default: print")] = None,
 ) -> None:
     """Predict with a trained model: one line per sample, with the probability of each class."""
@@ -57,7 +54,7 @@ def predict(
     from equipoise.validation.text import shown
 
     source = Run(run) if site is None else KeptRun(site, str(run))
-    header, rows = predictions(source, data, model, client, allow_import or [], threshold)
+    header, rows = predictions(source, data, model, client, import_options.packages, threshold)
     if out is not None:
         check_regular(out)
     with out.open("w", newline="") if out is not None else nullcontext(sys.stdout) as target:

@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
+from equipoise.cli.options import ClusterOptions, ImportOptions, option_groups
 from equipoise.transports.workers import processes
 
 
+@option_groups
 def resume(
     run: Annotated[Path, typer.Argument(help="the folder of a run that was stopped or killed")],
+    cluster_options: ClusterOptions,
+    import_options: ImportOptions,
     from_round: Annotated[
         int | None,
         typer.Option(
@@ -20,23 +24,6 @@ def resume(
             "damaged; later rounds are computed again",
         ),
     ] = None,
-    allow_import: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PACKAGE",
-            help="import code of this package if the run names it; repeat the option for several",
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="continue on a Ray cluster: HOST:PORT of its head, or auto for this machine",
-        ),
-    ] = None,
-    trust_network: Annotated[
-        bool, typer.Option("--trust-network", help="accept a cluster that asks for no token")
-    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
     """Continue a run that was stopped or killed; the result is bit-for-bit the same."""
@@ -51,8 +38,7 @@ def resume(
             run,
             progress(quiet, Run(run).main_metric),
             from_round=from_round,
-            allow_imports=allow_import or [],
-            cluster=cluster,
-            trust_network=trust_network,
+            allow_imports=import_options.packages,
+            **cluster_options.arguments(),
         )
     run_output.summary(finished)

@@ -56,17 +56,7 @@ def show_json(result: RunResult, model: str | None = None, metric: str | None = 
 
 
 def show(result: RunResult, model: str | None = None, metric: str | None = None) -> None:
-    """Print the result of a run.
-
-    Args:
-        result: The result, with its baseline if that is known.
-        model: The served model; by default the main one.
-        metric: The metric; by default the main one.
-
-    Raises:
-        ValueError: There is no such model.
-        RunError: The metric was not measured.
-    """
+    """Print the result of a run; arguments and errors are those of `summarise`."""
     scores = result.metric(metric, model)
     served = result.models[model or result.main_model]
     _show_head(result)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.cli.options import ClusterOptions, ImportOptions, option_groups
+from equipoise.transports.workers import processes
 
 if TYPE_CHECKING:
     from equipoise.study.definition import Study
@@ -49,6 +50,7 @@ def study(
 
     equipoise study experiments/papers/fedekd/retina.yaml --scale small
     """
+    processes.allow_fork()
     from equipoise.cli import comparison_output
     from equipoise.study.definition import load_study
     from equipoise.study.page import study_page

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +17,50 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 from equipoise.comparison.plan import Cell
 from equipoise.runs import Run
 from equipoise.storage.files import RunError, check_output
 from equipoise.storage.store import DATABASE
+from equipoise.transports.workers.processes import Forked, may_fork
 
 LAST_SECONDS = 10.0  # for a process to end after it was asked to
+
+
+class Child(Protocol):
+    """The part of `subprocess.Popen` that is used here."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """The pipe for jobs."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """The pipe of events."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the process runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the process to end; return its exit code."""
+
+    def kill(self) -> None:
+        """Kill the process."""
+
+
+class ForkedChild(Forked):
+    """A forked process with the pipes to it.
+
+    Attributes:
+        stdin: The pipe for jobs.
+        stdout: The pipe of events.
+    """
+
+    def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        super().__init__(pid)
+        self.stdin = stdin
+        self.stdout = stdout
 
 
 @dataclass
@@ -53,7 +91,7 @@ def execute(
     jobs: int,
     progress: Progress,
     where: Mapping[str, Any] | None = None,
-    start: Callable[[], subprocess.Popen[bytes]] | None = None,
+    start: Callable[[], Child] | None = None,
 ) -> dict[str, str]:
     """Run what is missing.
 
@@ -69,6 +107,10 @@ def execute(
         The reason of every failure, by the name of the run.
     """
     missing = [cell for cell in cells if not finished(folder / cell.name)]
+    portable = [cell for cell in missing if cell.experiment.why_not_portable is None]
+    threads = min(jobs, len(portable))
+    # Before the receiver of events starts a thread, such as that of a progress bar.
+    children = _fork(threads) if start is None and may_fork() else []
     progress.on_plan(missing, len(cells) - len(missing))
     failures: dict[str, str] = {}
 
@@ -77,9 +119,8 @@ def execute(
             failures[cell.name] = failure
         progress.on_end(cell, failure)
 
-    portable = [cell for cell in missing if cell.experiment.why_not_portable is None]
     in_child = partial(_in_child, folder=folder, progress=progress, where=where or {})
-    _in_parallel(portable, jobs, start or _start, in_child, ended)
+    _in_parallel(portable, threads, children, start or _spawn, in_child, ended)
     for cell in missing:
         # Its data, model or method exist in this process only.
         if cell.experiment.why_not_portable is not None:
@@ -118,18 +159,29 @@ def _in_this_process(cell: Cell, folder: Path, progress: Progress) -> str | None
 
 def _in_parallel(
     cells: Sequence[Cell],
-    jobs: int,
-    start: Callable[[], subprocess.Popen[bytes]],
-    in_child: Callable[[subprocess.Popen[bytes], Cell], str | None],
+    threads: int,
+    children: Sequence[Child],
+    start: Callable[[], Child],
+    in_child: Callable[[Child, Cell], str | None],
     ended: Callable[[Cell, str | None], None],
 ) -> None:
-    """Run cells in child processes; a thread for each process gives it one cell after another."""
+    """Run cells in child processes; a thread for each process gives it one cell after another.
+
+    Args:
+        cells: The runs.
+        threads: The number of processes at a time.
+        children: Processes that exist already; others are started when they are needed.
+        start: Starts a child process.
+        in_child: Runs a cell in a child process; returns the reason of its failure, or None.
+        ended: Receives every cell with that reason.
+    """
     waiting = deque(cells)
-    children: list[subprocess.Popen[bytes]] = []
+    idle = deque(children)
+    started = list(children)
     stop = threading.Event()
 
     def work() -> None:
-        child = None
+        child = idle.popleft() if idle else None
         while waiting and not stop.is_set():
             try:
                 cell = waiting.popleft()
@@ -137,12 +189,11 @@ def _in_parallel(
                 break
             if child is None or child.poll() is not None:
                 child = start()
-                children.append(child)
+                started.append(child)
             failure = in_child(child, cell)
             if not stop.is_set():
                 ended(cell, failure)
 
-    threads = min(jobs, len(cells))
     with ThreadPoolExecutor(max(1, threads)) as pool:
         futures = [pool.submit(work) for _ in range(threads)]
         try:
@@ -150,11 +201,11 @@ def _in_parallel(
                 future.result()
         finally:
             stop.set()
-            for process in children:
+            for process in started:
                 _end(process)
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _spawn() -> Child:
     # One thread each: as many processes as cores fill the machine, and results must not depend on
     # the number of threads.
     environment = os.environ | {
@@ -173,8 +224,50 @@ def _start() -> subprocess.Popen[bytes]:
     )
 
 
+def _fork(count: int) -> list[ForkedChild]:
+    """Fork processes that execute jobs; they need not import torch again."""
+    from equipoise.comparison import run_process  # once, here: the children have it
+
+    children: list[ForkedChild] = []
+    for _ in range(count):
+        jobs, to_jobs = os.pipe()
+        from_events, events = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if not pid:
+            foreign = [to_jobs, from_events]
+            for sibling in children:
+                foreign += [sibling.stdin.fileno(), sibling.stdout.fileno()]
+            _become_child(jobs, events, foreign, run_process.main)
+        os.close(jobs)
+        os.close(events)
+        children.append(ForkedChild(pid, os.fdopen(to_jobs, "wb"), os.fdopen(from_events, "rb")))
+    return children
+
+
+def _become_child(jobs: int, events: int, foreign: Sequence[int], main: Callable[[], None]) -> None:
+    """Continue a fork as the process of `_spawn` does; never return."""
+    try:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Only the parent may hold these, since the end of its input ends a child.
+        for descriptor in foreign:
+            os.close(descriptor)
+        os.dup2(jobs, 0)
+        os.dup2(events, 1)
+        sys.stdin = os.fdopen(0)
+        sys.stdout = os.fdopen(1, "w")
+        sys.stderr = os.fdopen(2, "w")
+        main()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
 def _in_child(
-    child: subprocess.Popen[bytes],
+    child: Child,
     cell: Cell,
     folder: Path,
     progress: Progress,
@@ -211,9 +304,7 @@ def _in_child(
     return f"its process ended with {kind} {abs(code)} (details in {log})"
 
 
-def _send(
-    child: subprocess.Popen[bytes], cell: Cell, folder: Path, log: Path, where: Mapping[str, Any]
-) -> None:
+def _send(child: Child, cell: Cell, folder: Path, log: Path, where: Mapping[str, Any]) -> None:
     imports = cell.experiment.imports.plain()
     path = [path or os.getcwd() for path in sys.path]
     job = {
@@ -229,7 +320,7 @@ def _send(
     child.stdin.flush()
 
 
-def _events(child: subprocess.Popen[bytes], limit: float) -> Iterator[dict[str, Any]]:
+def _events(child: Child, limit: float) -> Iterator[dict[str, Any]]:
     """Yield the events of a job, until its last one or the end of the process.
 
     Raises:
@@ -251,7 +342,7 @@ def _events(child: subprocess.Popen[bytes], limit: float) -> Iterator[dict[str, 
     raise TimeoutError
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _end(child: Child) -> None:
     """End a child: closing its input asks it to, and one that does not is killed."""
     assert child.stdin is not None
     with suppress(OSError):

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from equipoise import methods as known_methods
 from equipoise.comparison.labels import labels
-from equipoise.composition import compose, parts
+from equipoise.composition import compose, parts, served_names
 from equipoise.experiment import ConfigurationError, Experiment, experiment, flat, with_settings
 from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.method import Method
@@ -112,36 +112,6 @@ class ListedMethod:
         return bool(self.spec["name"] == ALONE and not self.overrides)
 
 
-def plan(
-    base: Experiment | Mapping[str, Any],
-    methods: Sequence[Any],
-    seeds: Sequence[int] = (),
-    partitions: Sequence[str] = (),
-    grid: Mapping[str, Sequence[Any]] | None = None,
-    imports: Imports = OWN,
-) -> list[Cell]:
-    """Return the runs of a comparison none of whose methods refuses its settings.
-
-    The arguments are those of `plan_comparison`.
-
-    Raises:
-        ConfigurationError: A setting is wrong, or a method refuses its settings.
-
-    >>> cells = plan({"rounds": 2}, ["fedavg", "fedprox"], [1, 2], grid={"method.mu": [0.01, 0.1]})
-    >>> for cell in cells:
-    ...     if cell.seed == 1:
-    ...         print(cell.label, dict(cell.setting))
-    standalone {}
-    fedavg {}
-    fedprox {'method.mu': 0.01}
-    fedprox {'method.mu': 0.1}
-    """
-    result = plan_comparison(base, methods, seeds, partitions, grid, imports)
-    for refusal in result.refusals:
-        raise ConfigurationError(f"{refusal.method}: {refusal.reason}")
-    return result.cells
-
-
 def plan_comparison(
     base: Experiment | Mapping[str, Any],
     methods: Sequence[Any],
@@ -169,6 +139,16 @@ def plan_comparison(
 
     Raises:
         ConfigurationError: A setting is wrong, or all methods refuse theirs.
+        ValueError: A method is unknown, or no method serves a model that `models` names.
+
+    >>> grid = {"method.mu": [0.01, 0.1]}
+    >>> planned = plan_comparison({"rounds": 2}, ["fedavg", "fedprox"], seeds=[1], grid=grid)
+    >>> for cell in planned.cells:
+    ...     print(cell.label, dict(cell.setting))
+    standalone {}
+    fedavg {}
+    fedprox {'method.mu': 0.01}
+    fedprox {'method.mu': 0.1}
     """
     config = as_config(base)
     grid = grid or {}
@@ -228,6 +208,8 @@ class _Planner:
             raise errors[0]
         ordered = _by_condition(cells)
         _check_memory(ordered)
+        if not refusals:
+            _check_models(ordered)
         return Plan(ordered, refusals)
 
     def _cells(self, label: str, listed: ListedMethod) -> list[Cell]:
@@ -259,7 +241,7 @@ class _Planner:
         method = _tuned(listed.method, parameters)
         built = experiment({**own, "method": method}, self.imports)
         if listed.select:
-            _check_validation(built)
+            check_validation(built)
         alone = ""
         if self.standalone is not None:
             alone = folder_name(experiment({**config, "method": self.standalone}, self.imports))
@@ -303,7 +285,7 @@ def _by_condition(cells: Sequence[Cell]) -> list[Cell]:
     return list(distinct.values())
 
 
-def _check_validation(built: Experiment) -> None:
+def check_validation(built: Experiment) -> None:
     """Refuse to choose among served models without validation data."""
     if VALIDATION not in built.evaluation.splits or not built.data.split[1]:
         raise ConfigurationError(
@@ -311,6 +293,37 @@ def _check_validation(built: Experiment) -> None:
             "clients a share with data.split, such as [0.7, 0.1, 0.2], and keep `validation` in "
             "evaluation.splits"
         )
+
+
+def _check_models(cells: Sequence[Cell]) -> None:
+    """Refuse names of models that no method of the comparison may serve.
+
+    A method of a user may serve models that it does not declare. Then names are checked against the
+    results of the runs.
+    """
+    known: set[str] = set()
+    for cell in cells:
+        names = served_names(cell.experiment.build_method())
+        if names is None:
+            return
+        known |= names
+    check_model_names(cells, known)
+
+
+def check_model_names(cells: Sequence[Cell], served: Collection[str]) -> None:
+    """Refuse names of models that are not served.
+
+    Args:
+        cells: The runs, with the models to list as rows.
+        served: The names of models that some run serves.
+
+    Raises:
+        ValueError: It names the models that are served.
+    """
+    for cell in cells:
+        for name in cell.models:
+            if name != ALL and name not in served:
+                raise nearest("served model", name, sorted(served))
 
 
 def _check_memory(cells: Sequence[Cell]) -> None:

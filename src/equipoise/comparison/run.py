@@ -24,6 +24,7 @@ from equipoise.comparison.plan import (
     Cell,
     Setting,
     as_config,
+    check_model_names,
     default_baseline,
     default_folder,
     from_file,
@@ -31,7 +32,6 @@ from equipoise.comparison.plan import (
 )
 from equipoise.comparison.served import (
     SEPARATOR,
-    check_served,
     served_rows,
     tested_row,
     validation_values,
@@ -117,7 +117,8 @@ def compare(
     Raises:
         ConfigurationError: A setting is wrong; nothing was run.
         ValueError: A method, measure or baseline is unknown, or no method serves a model that
-            `models` names. The latter is known once runs have finished; they stay.
+            `models` names. If a method does not declare its models (`Method.served_models`), the
+            latter is known once runs have finished; they stay.
         RunError: The folder cannot be written, or it holds runs of other data.
     """
     if base is None:
@@ -254,7 +255,7 @@ def _entries(cells: Sequence[Cell], runs: Path, failed: Mapping[str, str]) -> li
         return []
     read = read_runs([runs / name for name in finished])
     results = dict(zip(finished, read, strict=True))
-    check_served(cells, read)
+    check_model_names(cells, {name for result in read for name in result.models})
     entries: list[Entry] = []
     for cell in _chosen(cells, results):
         if cell.name in results:

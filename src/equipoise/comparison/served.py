@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from equipoise.comparison.plan import ALL, VALIDATION, Cell
+from equipoise.metrics import Metric
 from equipoise.runs import Run, RunResult
 from equipoise.runs.result import for_each_client
 from equipoise.storage.store import RunError
-from equipoise.validation.names import nearest
 
 SEPARATOR = " · "
 SELECTED = "selected"
@@ -34,11 +34,10 @@ class ServedRow:
 def served_rows(cell: Cell, result: RunResult) -> list[ServedRow]:
     """Return the rows of a run.
 
-    A method that serves one model, or none of those that were asked for, has one row for its main
-    model.
+    A method that serves one model, or none of those to list, has one row for its main model.
 
     Args:
-        cell: The run in the plan, with the models that were asked for.
+        cell: The run in the plan, with the models to list.
         result: Its result.
     """
     rows = []
@@ -54,18 +53,6 @@ def served_rows(cell: Cell, result: RunResult) -> list[ServedRow]:
     return rows or [ServedRow(cell.label, result.main_model)]
 
 
-def check_served(cells: Sequence[Cell], results: Sequence[RunResult]) -> None:
-    """Refuse names of models that no method serves.
-
-    Raises:
-        ValueError: It names the models that are served.
-    """
-    served = sorted({name for result in results for name in result.models})
-    for name in {name for cell in cells for name in cell.models}:
-        if name != ALL and name not in served:
-            raise nearest("served model", name, served)
-
-
 def best_on_validation(result: RunResult) -> str:
     """Return the served model with the best mean over clients on validation data.
 
@@ -79,11 +66,19 @@ def best_on_validation(result: RunResult) -> str:
         means = {name: _validation_mean(run, result, name) for name in _main_first(result)}
     finally:
         run.store.close()
-    sign = -1 if result.main.metric.lower_is_better else 1
+    return best_model(means, result.main.metric) or result.main_model
+
+
+def best_model(means: Mapping[str, float], metric: Metric) -> str | None:
+    """Return the model with the best mean; of equal ones the first. None if all are NaN.
+
+    >>> from equipoise.metrics.registry import find
+    >>> best_model({"global": 0.7, "teacher": 0.8, "proxy": float("nan")}, find("accuracy"))
+    'teacher'
+    """
+    sign = -1 if metric.lower_is_better else 1
     known = {name: sign * mean for name, mean in means.items() if not math.isnan(mean)}
-    if not known:
-        return result.main_model
-    return max(known, key=lambda name: known[name])
+    return max(known, key=lambda name: known[name]) if known else None
 
 
 def validation_values(run: Run, metric: str, model: str | None = None) -> dict[str, float]:

@@ -7,6 +7,7 @@ from equipoise.composition.composed import (
     finishes,
     guest_named,
     parts,
+    served_names,
     step_name,
 )
 
@@ -18,5 +19,6 @@ __all__ = [
     "finishes",
     "guest_named",
     "parts",
+    "served_names",
     "step_name",
 ]

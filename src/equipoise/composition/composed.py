@@ -372,6 +372,38 @@ def finishes(method: Method) -> bool:
     return any(overridden(part, "finish") for part in (base, *guests.values()))
 
 
+def served_names(method: Method) -> set[str] | None:
+    """Return the names of all models that a method may serve.
+
+    Args:
+        method: A method or a composition.
+
+    Returns:
+        The names; None if a class overrides `serves` without declaring `served_models`.
+    """
+    base, guests = parts(method)
+    serving = [base, *(guests[slot] for slot in ("companion", "finish") if slot in guests)]
+    names: set[str] = set()
+    for part in serving:
+        if not _declares_served_models(type(part)):
+            return None
+        names.update(part.served_models)
+    if "finish" in guests:
+        # The final model has this name if the base serves one of the same name.
+        names.add(label(guests["finish"]).removeprefix("@"))
+    return names
+
+
+def _declares_served_models(kind: type[Method]) -> bool:
+    """Return True if a class declares `served_models` at least as recently as `serves`."""
+    for base in kind.__mro__:
+        if "served_models" in vars(base):
+            return True
+        if "serves" in vars(base):
+            return False
+    return False
+
+
 def step_name(method: Method, step: Callable[..., Any]) -> str:
     """Return the name under which a step travels, such as "@fedrdn.statistics" of a guest.
 

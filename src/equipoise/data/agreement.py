@@ -5,10 +5,8 @@ Nothing here sees a row. A server without data learns the task from here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from equipoise.data.message_text import some
-from equipoise.data.schema import ColumnSchema, Repairs, Schema
+from equipoise.data.schema import ColumnSchema, Schema
 from equipoise.data.tables.encoding import feature_names
 from equipoise.data.tables.schema_inference import complete_schema
 from equipoise.task import Task
@@ -28,21 +26,21 @@ def check_complete(schema: Schema | None) -> Schema:
     """
     if schema is None:
         raise ValueError(
-            "apart: expected a schema on which all sites agree, got none; write one at each site "
+            "data.apart: expected a schema on which all sites agree, got none; write one at each site "
             "with `equipoise data check --save`, and join them with `equipoise data schema join`"
         )
     _check_target(schema)
     if not (schema.inputs or schema.shape or schema.codes):
         raise ValueError(
-            "apart: expected a schema with columns of a table, the shape of images or arrays, or "
+            "data.apart: expected a schema with columns of a table, the shape of images or arrays, or "
             "the codes of patients' events, got none of them"
         )
     for column in schema.inputs:
         _check_column(column, schema)
     if schema.codes and schema.events is None:
         raise ValueError(
-            "apart: expected `events` in a schema with codes, the number of events of each patient "
-            "that are kept; add it, for example events: 100"
+            "data.apart: expected `events` in a schema with codes, the number of events of each "
+            "patient that are kept, got none; add it, for example events: 100"
         )
     return schema
 
@@ -51,18 +49,18 @@ def _check_target(schema: Schema) -> None:
     """Refuse a schema that does not say what is predicted."""
     if schema.predicts is None:
         raise ValueError(
-            "apart: expected classes in the schema, or centre and scale of the number to predict, "
+            "data.apart: expected classes in the schema, or centre and scale of the number to predict, "
             "got neither; add one of them"
         )
     if schema.predicts == "classification" and not schema.classes:
         raise ValueError(
-            "apart: expected `classes` in a schema for classification, the classes of all sites; "
-            "add them"
+            "data.apart: expected `classes` in a schema for classification, the classes of all "
+            "sites, got none; add them"
         )
     if schema.predicts == "regression" and schema.scale is None:
         raise ValueError(
-            "apart: expected `centre` and `scale` of the number to predict in the schema, since "
-            "no site knows those of the others; add them (0 and 1 leave it as it is)"
+            "data.apart: expected `centre` and `scale` of the number to predict in the schema, since "
+            "no site knows those of the others, got none; add them (0 and 1 leave it as it is)"
         )
 
 
@@ -77,23 +75,14 @@ def _check_column(column: ColumnSchema, schema: Schema) -> None:
     for entry, is_open in open_entries.items():
         if is_open:
             raise ValueError(
-                f"apart: expected `{entry}` of column {name} in the schema, since no site knows "
-                "the rows of the others; add it"
+                f"data.apart: expected `{entry}` of column {name} in the schema, since no site knows "
+                "the rows of the others, got none; add it"
             )
-    if not column.gaps and _may_become_gaps(column.name, schema):
+    if not column.gaps and schema.empties(column.name):
         raise ValueError(
-            f"apart: column {name} of the schema has gaps: false, but `missing` or `values` make "
-            "gaps of some cells; set gaps: true"
+            f"data.apart: expected gaps: true for column {name} of the schema, since `missing` or "
+            "`values` make gaps of some cells, got false; set it to true"
         )
-
-
-def _may_become_gaps(column: str, schema: Schema) -> bool:
-    """Return True if repairs of all sites, or of one, empty some cells of a column."""
-    every: Sequence[Repairs] = (schema, *schema.sites.values())
-    return any(
-        repairs.missing.get(column) or "" in repairs.values.get(column, {}).values()
-        for repairs in every
-    )
 
 
 def check_scaling(schema: Schema) -> None:
@@ -106,9 +95,9 @@ def check_scaling(schema: Schema) -> None:
     if lacking:
         noun = "column" if len(lacking) == 1 else "columns"
         raise ValueError(
-            f"normalise: agreed needs `centre` and `scale` in the schema, which the {noun} "
-            f"{some(map(quoted, lacking))} lack{'s' if len(lacking) == 1 else ''}; add them, or "
-            "use normalise: client or none"
+            "data.normalise: agreed expects `centre` and `scale` of numbers and dates in the "
+            f"schema, got none for the {noun} {some(map(quoted, lacking))}; add them, or use "
+            "client or none"
         )
 
 

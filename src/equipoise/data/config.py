@@ -279,7 +279,8 @@ def _check_apart(config: DataConfig) -> None:
     ):
         if is_wrong:
             raise ValueError(
-                f"apart: expected settings that need no other site's rows, got {setting}; {remedy}"
+                "data.apart: expected settings that need no other site's rows, "
+                f"got {setting}; {remedy}"
             )
     schema = check_complete(config.schema)
     _check_agrees(config, schema)
@@ -298,11 +299,11 @@ def _check_agrees(config: DataConfig, schema: Schema) -> None:
     ):
         if value is not None and value != agreed:
             raise ValueError(
-                f"apart: expected the {key} on which the sites agreed in the schema, "
+                f"data.apart: expected the {key} on which the sites agreed in the schema, "
                 f"{quoted(agreed)}, got {quoted(value)}; leave data.{key} out, or change the schema"
             )
     if config.categorical:
         raise ValueError(
-            "apart: expected the kinds of columns in the schema, got categorical: "
+            "data.apart: expected the kinds of columns in the schema, got categorical: "
             f"{', '.join(config.categorical)}; give these columns the kind category there"
         )

@@ -44,7 +44,7 @@ def own_files(path: Path) -> dict[str, Path]:
     check_regular(path)
     if not path.is_dir():
         raise ValueError(
-            f"{path}: apart expects a folder with one file or folder per site, got one file; make "
+            f"{path}: data.apart expects a folder with one file or folder per site, got one file; make "
             "one file of each site"
         )
     if is_patients(path):
@@ -59,7 +59,7 @@ def _patient_folders(path: Path) -> dict[str, Path]:
     sites = list(record_folders(path))
     if sites == [""]:
         raise ValueError(
-            f"{path}: apart expects one folder of patients and events per site, got one for all; "
+            f"{path}: data.apart expects one folder of patients and events per site, got one for all; "
             "make a folder of each site"
         )
     return {checked_name(site, "the site of a folder"): path / site for site in sites}
@@ -87,7 +87,7 @@ def _image_folders(path: Path) -> dict[str, Path]:
     folder = find_images(path)
     if folder.sites is None or not folder.layout.startswith("FOLDER/SITE/"):
         raise ValueError(
-            f"{path}: apart expects images as FOLDER/SITE/CLASS/* or "
+            f"{path}: data.apart expects images as FOLDER/SITE/CLASS/* or "
             f"FOLDER/SITE/{{train,val,test}}/CLASS/*, got {folder.layout}; move them into one "
             "folder per site"
         )

@@ -99,13 +99,14 @@ def prepare_client(
             "got a section without it; set apart: true and a schema"
         )
     checked_name(client, "the client")
-    return _federate(config, seed, _own_dataset(config, client, dataset, imports), client)
+    config = config.model_copy(update={"clients": None})
+    return _federate(config, seed, load_client(config, client, dataset, imports), client)
 
 
-def _own_dataset(
-    config: DataConfig, client: str, dataset: Dataset | None, imports: Imports
+def load_client(
+    config: DataConfig, client: str, dataset: Dataset | None = None, imports: Imports = OWN
 ) -> Dataset:
-    """Return the samples of one client."""
+    """Return the samples of one client, read by the agreed schema; arguments as above."""
     from equipoise.data.own_files import of_site, own_path, read_own
 
     if dataset is None and not is_code(config) and is_user_path(config):
@@ -119,15 +120,15 @@ def _federate_apart(config: DataConfig, seed: int, dataset: Dataset) -> Federati
 
     if dataset.site is None:
         raise ValueError(
-            f"apart needs data with sites, and data set {dataset.name} has none; give one file or "
-            "folder per site"
+            f"data.apart: expected data with sites, got {dataset.name}, which has none; give one "
+            "file or folder per site"
         )
     present = np.unique(dataset.site)
     clients = [dataset.site_names[site] for site in present]
     if config.clients not in (None, len(clients)):
         raise ValueError(
-            f"data.clients: apart makes one client of each of the {len(clients)} sites, "
-            f"got {config.clients}; leave it out"
+            f"data.clients: expected {len(clients)}, since data.apart makes one client of each "
+            f"site, got {config.clients}; leave it out"
         )
     config = config.model_copy(update={"clients": None})
     federations = [_federate(config, seed, of_site(dataset, client), client) for client in clients]
@@ -258,7 +259,10 @@ def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
 
 
 def load_with_tables(
-    config: DataConfig, imports: Imports = OWN, dataset: Dataset | None = None
+    config: DataConfig,
+    imports: Imports = OWN,
+    dataset: Dataset | None = None,
+    own_site: str | None = None,
 ) -> LoadedData:
     """Read the files of an experiment's data once, for training and for the report on them.
 
@@ -266,6 +270,7 @@ def load_with_tables(
         config: The data section.
         imports: The packages from which a function may be imported.
         dataset: A data set that was made in Python; then nothing is read.
+        own_site: The site of all rows, if `config.name` is the file or folder of one site.
 
     Raises:
         ValueError: If the data cannot be read.
@@ -288,8 +293,8 @@ def load_with_tables(
         return LoadedData(sets.load(config.name, imports))
     check_regular(path)
     if is_patients(path):
-        return LoadedData(_load_patients(config))
-    return _load_tables(config)
+        return LoadedData(_load_patients(config, own_site))
+    return _load_tables(config, own_site)
 
 
 def _load_apart(config: DataConfig) -> Dataset:
@@ -317,22 +322,22 @@ def _load_images(config: DataConfig) -> Dataset:
     return from_image_folder(config.name, size, config.window)
 
 
-def _load_patients(config: DataConfig) -> Dataset:
+def _load_patients(config: DataConfig, own_site: str | None) -> Dataset:
     from equipoise.data.patients import codes, histories
     from equipoise.data.patients.records import read_patients
 
     path = Path(config.name)
     rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
-    records = read_patients(path, config.site, rule)
+    records = read_patients(path, config.site, rule, own_site=own_site)
     return histories.dataset_of(records, path.name, config.events, source="own files")
 
 
-def _load_tables(config: DataConfig) -> LoadedData:
+def _load_tables(config: DataConfig, own_site: str | None) -> LoadedData:
     from equipoise.data.tables.sites import read_sites
     from equipoise.data.tables.table_dataset import dataset_from_sites
 
     names = (*([config.label] if config.label else []), *config.categorical)
-    sites = read_sites(Path(config.name), config.site, config.schema, names)
+    sites = read_sites(Path(config.name), config.site, config.schema, names, own_site)
     dataset = dataset_from_sites(
         sites, config.label, config.categorical, config.task, config.schema
     )

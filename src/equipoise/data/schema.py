@@ -46,6 +46,14 @@ class _Section(Settings):
     )
 
 
+class Statistics(_Section):
+    """Count, mean and variance of some numbers of one site."""
+
+    count: int = Field(ge=1)
+    mean: float
+    variance: float = Field(ge=0)
+
+
 class ColumnSchema(_Section):
     """One column of a table.
 
@@ -68,17 +76,19 @@ class ColumnSchema(_Section):
     scale: float | None = Field(
         None, gt=0, description="of a number or date; `normalise: agreed` divides by it"
     )
-    count: int | None = Field(
-        None, ge=1, description="cells from which centre and scale were computed, as a weight"
+    statistics: Statistics | None = Field(
+        None, description="of one site's numbers, from which `schema join` takes centre and scale"
     )
 
     @model_validator(mode="after")
     def _scales(self) -> ColumnSchema:
-        _check_scaling(f"column {quoted(self.name)}", self.centre, self.scale, self.count)
-        if self.scale is not None and self.kind not in SCALED:
+        entry = f"column {quoted(self.name)}"
+        _check_scaling(entry, self.centre, self.scale)
+        is_scaled = self.scale is not None or self.statistics is not None
+        if is_scaled and self.kind not in SCALED:
             raise ValueError(
-                f"column {quoted(self.name)}: expected no centre and scale for a {self.kind}, "
-                f"got {self.centre} and {self.scale}"
+                f"{entry}: expected centre, scale and statistics for numbers and dates only, "
+                f"got them for a {self.kind}"
             )
         return self
 
@@ -114,27 +124,23 @@ class CodeSchema(_Section):
     name: str
     centre: float | None = None
     scale: float | None = Field(None, gt=0)
-    count: int | None = Field(
-        None, ge=1, description="values from which centre and scale were computed, as a weight"
+    statistics: Statistics | None = Field(
+        None, description="of one site's values, from which `schema join` takes centre and scale"
     )
 
     @model_validator(mode="after")
     def _scales(self) -> CodeSchema:
-        _check_scaling(f"code {quoted(self.name)}", self.centre, self.scale, self.count)
+        _check_scaling(f"code {quoted(self.name)}", self.centre, self.scale)
         return self
 
 
-def _check_scaling(
-    entry: str, centre: float | None, scale: float | None, count: int | None
-) -> None:
-    """Refuse a centre without a scale, and a count without both."""
+def _check_scaling(entry: str, centre: float | None, scale: float | None) -> None:
+    """Refuse a centre without a scale."""
     if (centre is None) != (scale is None):
         raise ValueError(
             f"{entry}: expected centre and scale together or none of them, "
             f"got centre={centre} and scale={scale}"
         )
-    if count is not None and scale is None:
-        raise ValueError(f"{entry}: expected a count only with centre and scale, got {count}")
 
 
 class Repairs(_Section):
@@ -204,8 +210,8 @@ class Schema(Repairs):
         gt=0,
         description="of a number that is predicted; none: the deviation of all training rows",
     )
-    count: int | None = Field(
-        None, ge=1, description="rows from which centre and scale were computed, as a weight"
+    statistics: Statistics | None = Field(
+        None, description="of one site's targets, from which `schema join` takes centre and scale"
     )
     sites: dict[str, Repairs] = Field(
         {}, description="repairs of one site, by its name; they win over the general ones"
@@ -228,7 +234,7 @@ class Schema(Repairs):
                 f"expected the label to be no input, got {quoted(self.label)} among the columns; "
                 "remove it there"
             )
-        _check_scaling("the label", self.centre, self.scale, self.count)
+        _check_scaling("the label", self.centre, self.scale)
         if self.classes and (self.task == "regression" or self.scale is not None):
             raise ValueError(
                 "expected classes, or a number with centre and scale, got both; remove one"
@@ -276,6 +282,13 @@ class Schema(Repairs):
             factors={**self.factors, **specific.factors},
         )
 
+    def empties(self, column: str) -> bool:
+        """Return True if repairs of all sites, or of one, make gaps of some cells of a column."""
+        return any(
+            repairs.missing.get(column) or "" in repairs.values.get(column, {}).values()
+            for repairs in (self, *self.sites.values())
+        )
+
     def only_of_site(self, site: str) -> Schema:
         """Return a schema that has nothing but the repairs of one site."""
         if site not in self.sites:
@@ -310,9 +323,15 @@ class Schema(Repairs):
         others = [key for key in values if key not in repairs]
         return {key: values[key] for key in [*others, *repairs]}
 
-    def save(self, file: Path, findings: Sequence[Finding] = ()) -> None:
-        """Write the schema as YAML, with the repairs that findings propose as comments."""
-        file.write_text(schema_text(self.plain(), findings), encoding="utf-8")
+    def save(self, file: Path, findings: Sequence[Finding] = (), reasons: bool = True) -> None:
+        """Write the schema as YAML, with the repairs that findings propose as comments.
+
+        Args:
+            file: The file.
+            findings: The findings.
+            reasons: False to leave out the reasons of proposals, which quote cells and ranges.
+        """
+        file.write_text(schema_text(self.plain(), findings, reasons), encoding="utf-8")
 
 
 def schema_from(value: Any) -> Schema | None:
@@ -361,7 +380,7 @@ def _readable_error(name: str, details: Any) -> ValueError:
             "codes": CodeSchema,
             "sites": Repairs,
         }
-        section = sections.get(keys[0], Schema)
+        section = Statistics if "statistics" in keys[:-1] else sections.get(keys[0], Schema)
         return nearest(f"key of {name}", keys[-1], list(section.model_fields))
     location = f"{'.'.join(keys)}: " if keys else ""
     message = details["msg"].removeprefix("Value error, ")

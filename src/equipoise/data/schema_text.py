@@ -14,15 +14,23 @@ _NOTE = """\
 # Lines that begin with "# " are proposals. Remove the "# " of those that are right, also in front
 # of the lines above them to which they belong. A line that begins with "##" says why.
 """
+_NOTE_WITHOUT_REASONS = """\
+# Lines that begin with "# " are proposals. Remove the "# " of those that are right, also in front
+# of the lines above them to which they belong. `equipoise data check` says why.
+"""
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*", re.ASCII)  # needs no quotation marks, unless it is
 _READ_OTHERWISE = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
 _NEVER_SPLIT = 2**31  # columns of a line: one comment sign must cover a whole value
+_REPAIRS = ("rename", "missing", "values", "factors", "sites")
+_BLOCKS = ("columns", "codes", *_REPAIRS)  # keys whose entries have lines of their own
 _NOTHING = object()
 _IN_PLACE = "## in place of the line above:\n"
 Path = tuple[str, ...]
 
 
-def schema_text(plain: Mapping[str, Any], findings: Sequence[Finding] = ()) -> str:
+def schema_text(
+    plain: Mapping[str, Any], findings: Sequence[Finding] = (), reasons: bool = True
+) -> str:
     """Return a schema as YAML.
 
     Args:
@@ -30,22 +38,32 @@ def schema_text(plain: Mapping[str, Any], findings: Sequence[Finding] = ()) -> s
         findings: Their repairs become comments, except those that the schema has already.
             Kinds are proposed only for columns that the schema lists: a schema that lists some
             columns leaves out all others.
+        reasons: False to leave out the reasons of proposals, which quote cells and ranges.
     """
     proposals = [finding for finding in findings if finding.repair]
     columns = list(plain.get("columns", []))
     lines = [f"{_inline({key: value})}\n" for key, value in plain.items() if _is_short(key)]
+    lines += _code_lines(plain.get("codes", []))
     lines += _column_lines(columns, proposals)
     lines += _reasons_once(_repairs(plain, proposals).lines())
+    if not reasons:
+        lines = [line for line in lines if not line.startswith("## ") or line == _IN_PLACE]
     if any(line.startswith("# ") for line in lines):
-        lines.insert(0, _NOTE)
+        lines.insert(0, _NOTE if reasons else _NOTE_WITHOUT_REASONS)
     return "".join(lines)
+
+
+def _code_lines(codes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the codes of patients' events, one per line."""
+    lines = ["codes:\n"] if codes else []
+    return lines + [f"- {_inline(code, braces=True)}\n" for code in codes]
 
 
 def _repairs(plain: Mapping[str, Any], proposals: Sequence[Finding]) -> _Entry:
     """Return the repairs of a schema, and those that findings propose."""
     repairs = _Entry()
     for key, section in plain.items():
-        if key != "columns" and not _is_short(key):
+        if key in _REPAIRS:
             for path, value in _leaves(section, (key,)):
                 repairs.add(path, value)
     for finding in proposals:
@@ -125,7 +143,7 @@ def _column_lines(columns: Sequence[Mapping[str, Any]], findings: Sequence[Findi
 
 
 def _is_short(key: str) -> bool:
-    return key not in ("columns", "rename", "missing", "values", "factors", "sites")
+    return key not in _BLOCKS
 
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
@@ -161,7 +179,9 @@ def _inline(value: Mapping[str, Any], braces: bool = False) -> str:
 
 
 def _flow(value: Any) -> str:
-    """Return a value or a list of values on one line of YAML."""
+    """Return a value, a list or a mapping of values on one line of YAML."""
+    if isinstance(value, Mapping):
+        return _inline(value, braces=True)
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_flow, value))}]"
     if isinstance(value, str) and not value.isprintable():

@@ -38,9 +38,10 @@ def label_text(report: DataReport, remark_if_guessed: str) -> str:
 
 def shape_text(report: DataReport) -> str:
     """Return the shape of images as a part of a sentence; empty for other data."""
-    if not report.schema.shape:
+    shape = report.schema.shape
+    if shape is None or len(shape) != 3:
         return ""
-    return f", images of {'x'.join(map(str, report.schema.shape))}"
+    return f", images of {'x'.join(map(str, shape))}"
 
 
 def warning_lines(report: DataReport) -> list[str]:

@@ -52,6 +52,7 @@ class CFFL(Method):
     year = 2020
     fairness = "collaborative"
     passes = "E·T + K·V"
+    served_models = ("personal",)
     uploads_model = False
     needs = ("classes", "validation")
 

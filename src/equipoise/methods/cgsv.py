@@ -46,6 +46,7 @@ class CGSV(Method):
     year = 2021
     fairness = "collaborative"
     passes = "E·T"
+    served_models = ("personal",)
     uploads_model = False
 
     gamma: Positive = 0.5

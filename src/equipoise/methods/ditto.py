@@ -44,6 +44,7 @@ class Ditto(Method):
     year = 2021
     fairness = "even accuracy"
     passes = "2E·T"
+    served_models = ("personal", "global")
 
     pull: NonNegative = 0.1
     average: Literal["uniform", "size"] = "uniform"

@@ -53,6 +53,7 @@ class FedAKD(Method):
     year = 2025
     fairness = "collaborative"
     passes = "E·T + up to E·T + 2F"
+    served_models = ("personal", "global")
     exchanges = "1"
 
     alpha: NonNegative = 1.0

@@ -55,6 +55,7 @@ class FedAS(Method):
     year = 2024
     fairness = "none"
     passes = "E·T + 2T + F"
+    served_models = ("personal", "global")
     needs = ("classes",)
     composable_weights: ClassVar[bool] = True
 

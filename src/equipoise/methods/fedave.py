@@ -51,6 +51,7 @@ class FedAVE(Method):
     year = 2024
     fairness = "collaborative"
     passes = "E·T + F + 2K·V"
+    served_models = ("personal", "global")
     uploads_model = False
     needs = ("classes", "validation")
 

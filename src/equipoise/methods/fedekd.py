@@ -67,6 +67,7 @@ class FedeKD(Method):
     year = 2026
     fairness = "no harm"
     passes = "2E·T + 2F"
+    served_models = ("proxy", "personal")
     exchanges = "2"
 
     lambda_kd: NonNegative = 1.0

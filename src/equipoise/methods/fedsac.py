@@ -59,6 +59,7 @@ class FedSAC(Method):
     year = 2024
     fairness = "collaborative"
     passes = "E·T, and (units + 1)·V every 10 rounds; once rounds·E·T + K·V"
+    served_models = ("submodel",)
     reconstruction: ClassVar[bool] = True
     needs = ("classes", "units", "validation")
     exchanges = "1; once 1"

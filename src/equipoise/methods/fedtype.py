@@ -61,6 +61,7 @@ class FedType(Method):
     year = 2024
     fairness = "none"
     passes = "2E·T + 2E·F, and 2 passes over the client's validation data"
+    served_models = ("proxy", "personal")
     needs = ("classes",)
 
     alpha: Annotated[float, Gt(0), Lt(1)] = 0.1

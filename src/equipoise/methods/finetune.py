@@ -34,6 +34,7 @@ class Finetune(FedAvg):
     year = 2020
     fairness = "none"
     passes = "E·T, and at the end e·T"
+    served_models = ("personal", "global")
     exchanges = "1; at the end 1"
     composable_finish: ClassVar[bool] = True
 

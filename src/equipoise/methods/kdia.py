@@ -70,6 +70,7 @@ class KDIA(Method):
     year = 2025
     fairness = "participation"
     passes = "E·T + F"
+    served_models = ("global", "teacher")
     composable_update: ClassVar[bool] = True
 
     lambda_kd: NonNegative = 0.5

@@ -50,6 +50,7 @@ class PFedCK(Method):
     year = 2024
     fairness = "none"
     passes = "2E·T"
+    served_models = ("personal", "interactive")
     reconstruction: ClassVar[bool] = True
 
     lambda_p: NonNegative = 1.0

@@ -27,6 +27,7 @@ class Standalone(Method):
     year = None
     fairness = "none"
     passes = "E·T"
+    served_models = ("personal",)
     exchanges = "1"
     weighs: ClassVar[bool] = False
     uploads_model: ClassVar[bool] = False

@@ -1,8 +1,9 @@
-"""Records: what a method remembers and what travels between server and clients, as plain data.
+"""Records: the states of methods and the messages between server and clients, as plain data.
 
-A record maps names to trees, tensors, numbers, strings, lists and mappings with string keys; anything else is refused by
-name, when the record is made. So checkpointing, resuming, sending and comparing need no code in any method, nothing that is loaded can
-run, and a record is the same whether it stays in this process or travels.
+A record maps names to trees, tensors, numbers, strings, lists and mappings with string keys.
+Anything else is refused by name when the record is made. So no method needs code for checkpoints,
+resuming, sending or comparing. Nothing that is loaded can execute code, and a record is the same
+whether it stays in this process or travels.
 """
 
 from equipoise.records.contents import finite, size, tensors_of
@@ -11,6 +12,22 @@ from equipoise.records.packing import pack, unpack
 from equipoise.records.record import Down, PerClient, Record, State, Up, plain
 
 __all__ = [
-    "CannotSave", "Down", "PerClient", "Record", "Saved", "State", "Up",
-    "check_form", "dump", "finite", "pack", "parse", "plain", "read", "size", "tensors_of", "unpack", "write",
-]  # fmt: skip
+    "CannotSave",
+    "Down",
+    "PerClient",
+    "Record",
+    "Saved",
+    "State",
+    "Up",
+    "check_form",
+    "dump",
+    "finite",
+    "pack",
+    "parse",
+    "plain",
+    "read",
+    "size",
+    "tensors_of",
+    "unpack",
+    "write",
+]

@@ -1,4 +1,4 @@
-"""What is inside a record: its tensors and numbers, whether they are finite, and how many bytes they are."""
+"""Contents of a record: its tensors and numbers, whether they are finite, and their bytes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from torch import Tensor
 from equipoise.records.record import PerClient
 from equipoise.tree import Tree
 
+_NUMBER_BYTES = 8
+
 
 def tensors_of(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every tree, tensor and number inside a value, with the path that leads to it."""
+    """Yield every tree, tensor and number inside a value, with the path that leads to it."""
     if isinstance(value, (Tree, Tensor, int, float)) and not isinstance(value, bool):
         yield name, value
     elif isinstance(value, Mapping):
-        # Of what is kept by client, what changed: the rest lies in files and was looked at when it was new.
-        for key, item in (value.changed if isinstance(value, PerClient) else value).items():
+        # Unchanged values of a `PerClient` are in files and were inspected when they were new.
+        entries = value.changed if isinstance(value, PerClient) else value
+        for key, item in entries.items():
             yield from tensors_of(item, f"{name}.{key}" if name else key)
     elif isinstance(value, list):
         for position, item in enumerate(value):
@@ -27,24 +30,25 @@ def tensors_of(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def finite(value: Any) -> bool:
-    """Whether a tree, tensor or number holds finite values only."""
+    """Return True if all values of a tree, tensor or number are finite."""
     if isinstance(value, Tree):
         return all(finite(tensor) for tensor in value.values())
     if not isinstance(value, Tensor):
         return math.isfinite(value)
     if not value.is_floating_point():
         return True
-    # One value that is not finite makes the sum so. A sum that overflows says nothing: then each value is looked at.
+    # If the sum is finite, so is every value. A sum may overflow, so each value is inspected then.
     return math.isfinite(value.sum().item()) or bool(torch.isfinite(value).all())
 
 
 def size(value: Any) -> int:
-    """Bytes of the tensors inside a value: what a transport has to carry, headers apart."""
-    return sum(
-        item.bytes()
-        if isinstance(item, Tree)
-        else item.numel() * item.element_size()
-        if isinstance(item, Tensor)
-        else 8
-        for _, item in tensors_of(value)
-    )
+    """Return the bytes of the tensors and numbers inside a value, without headers."""
+    total = 0
+    for _, item in tensors_of(value):
+        if isinstance(item, Tree):
+            total += item.bytes()
+        elif isinstance(item, Tensor):
+            total += item.numel() * item.element_size()
+        else:
+            total += _NUMBER_BYTES
+    return total

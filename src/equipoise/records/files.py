@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from equipoise.records.record import Record
 from equipoise.tree import FileTensors
 from equipoise.validation.regular_files import check_regular
 
-_BYTES = {
+_ITEM_BYTES = {
     "BOOL": 1,
     "U8": 1,
     "I8": 1,
@@ -29,50 +29,37 @@ _BYTES = {
     "F32": 4,
     "I64": 8,
     "F64": 8,
-}  # of a number
+}  # bytes per number, by the name of the type in safetensors
+_LENGTH_BYTES = 8  # A file begins with the length of its header.
 
 
 class CannotSave(RuntimeError):
-    """A file could not be written: a full disk, a folder that is gone or not writable."""
-
-
-def _entries(record: Record) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a record by their position, and its structure as metadata."""
-    tensors: list[Tensor] = []
-    structure = encode(record, tensors)
-    # safetensors refuses tensors that share memory (a tree put in twice): those are copied.
-    seen: set[int] = set()
-    entries: dict[str, Tensor] = {}
-    for position, tensor in enumerate(tensors):
-        own = tensor.detach().contiguous()
-        if (
-            own.untyped_storage().data_ptr() in seen
-            or own.untyped_storage().nbytes() != own.numel() * own.element_size()
-        ):
-            own = own.clone()
-        seen.add(own.untyped_storage().data_ptr())
-        entries[str(position)] = own
-    return entries, {"record": json.dumps(structure)}
+    """A file could not be written: a full disk, a folder that is missing or not writable."""
 
 
 def dump(record: Record) -> bytes:
-    """A record as the bytes of a safetensors file."""
+    """Return a record as the bytes of a safetensors file."""
     return save(*_entries(record))
 
 
 def parse(data: bytes) -> Any:
-    """The record that `dump` gave, ValueError if these bytes are none."""
+    """Return the record whose bytes `dump` returned.
+
+    Raises:
+        ValueError: If the bytes hold no record.
+    """
     try:
-        (length,) = struct.unpack_from("<Q", data)
-        structure = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["record"])
+        header, _ = _read_header(data)
+        structure = json.loads(header["__metadata__"]["record"])
         tensors = load(data)
-        record = decode(
-            structure,
-            lambda position: tensors.pop(str(position)),
-            lambda entries: {
-                name: tensors.pop(str(position)) for name, position in entries.items()
-            },
-        )
+
+        def take(position: int) -> Tensor:
+            return tensors.pop(str(position))
+
+        def take_all(entries: dict[str, int]) -> Mapping[str, Tensor]:
+            return {name: take(position) for name, position in entries.items()}
+
+        record = decode(structure, take, take_all)
     except (
         SafetensorError,
         ValueError,
@@ -84,15 +71,24 @@ def parse(data: bytes) -> Any:
         raise ValueError(
             f"{len(data)} bytes that hold no whole record: {error or type(error).__name__}"
         ) from error
-    if not isinstance(record, Record) or tensors:
-        raise ValueError(
-            f"{len(data)} bytes that hold {'tensors that belong to no entry' if tensors else 'no record'}"
-        )
+    if reason := _incomplete(record, tensors):
+        raise ValueError(f"{len(data)} bytes that hold {reason}")
     return record
 
 
 def write(record: Record, path: Path) -> int:
-    """Save a record as a safetensors file; returns its size. The caller names a new file: none is ever overwritten."""
+    """Save a record as a safetensors file.
+
+    Args:
+        record: The record.
+        path: A new file; existing ones are never overwritten.
+
+    Returns:
+        The size of the file in bytes.
+
+    Raises:
+        CannotSave: If the file cannot be written.
+    """
     entries, metadata = _entries(record)
     try:
         save_file(entries, path, metadata=metadata)
@@ -105,7 +101,15 @@ def write(record: Record, path: Path) -> int:
 
 
 def read(path: Path, lazy: bool = True) -> Any:
-    """The record that `write` saved, ValueError if the file holds none. Lazy: its trees read their tensors from the file when asked."""
+    """Return the record that `write` saved.
+
+    Args:
+        path: The file.
+        lazy: True if trees read their tensors from the file on first use.
+
+    Raises:
+        ValueError: If the file holds no record.
+    """
     try:
         check_regular(path)
         with safe_open(path, framework="pt") as file:
@@ -119,43 +123,34 @@ def read(path: Path, lazy: bool = True) -> Any:
             def take_all(entries: dict[str, int]) -> Mapping[str, Tensor]:
                 if not lazy:
                     return {name: take(position) for name, position in entries.items()}
-                for position in entries.values():
-                    left.remove(str(position))
-                return FileTensors(
-                    path, {name: str(position) for name, position in entries.items()}
-                )
+                keys = {name: str(position) for name, position in entries.items()}
+                for key in keys.values():
+                    left.remove(key)
+                return FileTensors(path, keys)
 
             record = decode(json.loads((file.metadata() or {})["record"]), take, take_all)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path} holds no whole record: {error or type(error).__name__}"
         ) from error
-    if not isinstance(record, Record) or left:
-        raise ValueError(
-            f"{path} holds {'tensors that belong to no entry' if left else 'no record'}"
-        )
+    if reason := _incomplete(record, left):
+        raise ValueError(f"{path} holds {reason}")
     return record
 
 
 def check_form(data: bytes) -> None:
-    """ValueError unless the bytes of a file say of which tensors a record is made, and where these lie: as `parse`, without making the tensors."""
+    """Check that the bytes of a file describe a record and all of its tensors.
+
+    It checks what `parse` does, without creating the tensors.
+
+    Raises:
+        ValueError: If they do not.
+    """
     try:
-        (length,) = struct.unpack_from("<Q", data)
-        header = json.loads(data[8 : 8 + length])
-        structure, left = json.loads(header.pop("__metadata__")["record"]), set(header)
-        end = 8 + length
-        for entry in sorted(header.values(), key=lambda entry: list(entry["data_offsets"])):
-            first, last = (8 + length + offset for offset in entry["data_offsets"])
-            known = _BYTES.get(entry["dtype"])
-            if (
-                first != end
-                or last < first
-                or (known and last - first != known * math.prod(entry["shape"]))
-            ):
-                raise ValueError("tensors that do not lie one behind another")
-            end = last
-        if end != len(data):
-            raise ValueError("tensors that end elsewhere than the file")
+        header, start = _read_header(data)
+        structure = json.loads(header.pop("__metadata__")["record"])
+        left = set(header)
+        _check_offsets(header.values(), len(data) - start)
 
         def take(position: int) -> Any:
             left.remove(str(position))
@@ -168,12 +163,69 @@ def check_form(data: bytes) -> None:
         record = decode(structure, take, take_all)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise ValueError(f"no record: {error or type(error).__name__}") from error
-    if not isinstance(record, Record) or left:
-        raise ValueError("tensors that belong to no entry" if left else "no record")
+    if reason := _incomplete(record, left):
+        raise ValueError(reason)
+
+
+def _entries(record: Record) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors of a record by their position, and its structure as metadata."""
+    tensors: list[Tensor] = []
+    structure = encode(record, tensors)
+    # safetensors refuses tensors that share memory, such as those of a tree that occurs twice.
+    seen: set[int] = set()
+    entries: dict[str, Tensor] = {}
+    for position, tensor in enumerate(tensors):
+        own = tensor.detach().contiguous()
+        storage = own.untyped_storage()
+        is_shared = storage.data_ptr() in seen
+        is_part = storage.nbytes() != own.numel() * own.element_size()
+        if is_shared or is_part:
+            own = own.clone()
+        seen.add(own.untyped_storage().data_ptr())
+        entries[str(position)] = own
+    return entries, {"record": json.dumps(structure)}
+
+
+def _read_header(data: bytes) -> tuple[Any, int]:
+    """Return the header of a file, and the position of the first tensor behind it."""
+    (length,) = struct.unpack_from("<Q", data)
+    start = _LENGTH_BYTES + length
+    return json.loads(data[_LENGTH_BYTES:start]), start
+
+
+def _check_offsets(entries: Collection[Any], length: int) -> None:
+    """Check that tensors follow one another without gaps or overlaps, up to the end of the file.
+
+    Args:
+        entries: Type, shape and offsets of each tensor.
+        length: The number of bytes of all tensors.
+    """
+    end = 0
+    for entry in sorted(entries, key=lambda entry: list(entry["data_offsets"])):
+        first, last = entry["data_offsets"]
+        item = _ITEM_BYTES.get(entry["dtype"])
+        has_wrong_size = item and last - first != item * math.prod(entry["shape"])
+        if first != end or last < first or has_wrong_size:
+            raise ValueError("tensors that do not follow one another")
+        end = last
+    if end != length:
+        raise ValueError("tensors that do not end with the file")
+
+
+def _incomplete(record: Any, left: Collection[Any]) -> str | None:
+    """Return why something decoded is no record; None if it is one.
+
+    Args:
+        record: The decoded value.
+        left: The tensors that no entry refers to.
+    """
+    if left:
+        return "tensors that belong to no entry"
+    return None if isinstance(record, Record) else "no record"
 
 
 class Saved(Mapping[str, Any]):
-    """Values that lie in files, one per client: read when asked."""
+    """Values in files, one per client, each read on access."""
 
     def __init__(self, paths: Mapping[str, Path]) -> None:
         self.paths = dict(paths)

@@ -1,4 +1,4 @@
-"""Trained models out of a run: as files with a card, and as predictions."""
+"""Uses of trained models: saved as files with a card, and predictions of new samples."""
 
 from __future__ import annotations
 
@@ -18,95 +18,141 @@ from equipoise.data.schema import Schema, schema_from
 from equipoise.data.tables.csv_files import cells_as_text
 from equipoise.data.tables.repairs import rename_columns
 from equipoise.data.tables.sites import read_table, site_files
+from equipoise.experiment import Experiment
 from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
 from equipoise.runs.run import Run
 from equipoise.site.kept import KeptRun
 from equipoise.storage.files import save_output
 from equipoise.storage.store import RunError
+from equipoise.task import Task
+from equipoise.validation.deprecation import renamed_argument
+
+MOST_CLIENTS = 50  # whose values a card lists
 
 
+@renamed_argument("given", "experiment")
 def export(
     run: Run | KeptRun,
     model: str | None = None,
     client: str | None = None,
     out: Path | None = None,
-    given: Any = None,
+    experiment: Experiment | None = None,
     allow_imports: Iterable[str] = (),
 ) -> tuple[Path, Path]:
-    """Save a model as safetensors and write its card beside it; returns both paths."""
+    """Save a trained model as safetensors, with a card that describes it.
+
+    Args:
+        run: A run with a checkpoint, or the models that a site kept of a run.
+        model: The name of a served model; by default the main one.
+        client: The client whose model it is.
+        out: The file; by default in the folder of the run.
+        experiment: The experiment with its Python objects, as for `Run.model`.
+        allow_imports: Packages whose code the run's file may name.
+
+    Returns:
+        The paths of the model and of its card.
+
+    Raises:
+        RunError: If there is no such model, or it cannot be written.
+    """
     name = model or run.main_model
-    net = run.model(name, client, given, allow_imports)
+    net = run.model(name, client, experiment, allow_imports)
     if isinstance(net, Prepared) and not isinstance(net.inputs, torch.nn.Module):
         raise RunError(
-            f"{name} sees inputs that its method changes by a plain function, which a file cannot hold; let `Inputs.other` be a torch module with buffers"
+            f"{name} sees inputs that its method changes by a plain function, which a file cannot "
+            "hold; let `Inputs.other` be a torch module with buffers"
         )
-    stem = f"{name}-{client}" if client is not None else name
-    path = Path(out) if out is not None else run.folder / f"{stem}.safetensors"
+    path = out
+    if path is None:
+        stem = name if client is None else f"{name}-{client}"
+        path = run.folder / f"{stem}.safetensors"
+    path = Path(path)
+    card = path.with_suffix(".md")
     tensors = {
         key: tensor.detach().clone(memory_format=torch.contiguous_format)
         for key, tensor in net.state_dict().items()
     }
-    card = path.with_suffix(".md")
+    metadata = {"model": name, "client": client or "", "run": run.folder.name}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_output(
-            path,
-            save(tensors, metadata={"model": name, "client": client or "", "run": run.folder.name}),
-        )
+        save_output(path, save(tensors, metadata=metadata))
         text = run.card(name, net) if isinstance(run, KeptRun) else _card(run, name, client, net)
         save_output(card, text)
     except OSError as error:
         raise RunError(
-            f"cannot write the model to {path}: {error.strerror or error}; choose a file that can be written with --out"
+            f"cannot write the model to {path}: {error.strerror or error}; choose a file that can "
+            "be written with --out"
         ) from error
     return path, card
 
 
 def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
-    values = run.final(model=name) if name in run.models() else {}
-    own = {client: values[client]} if client in values else values
-    config, task = run.config, run.task
-    majority = run.majority() if run.main_metric == "accuracy" else {}
-    beside = {
-        who: f" (majority class {majority[who]:.4f})" if who in majority else "" for who in own
-    }
-    measured = (
-        ", ".join(f"{who}: {value:.4f}{beside[who]}" for who, value in list(own.items())[:50])
-        or "not measured"
-    )
-    about = "".join(f"\n- {note}" for note in (run.store.meta("facts") or {}).get("notes", []))
-    return f"""# {name}{f" of client {client}" if client else ""}
+    """Return the description of a model in Markdown."""
+    config = run.config
+    task = run.task
+    parameters = sum(parameter.numel() for parameter in net.parameters())
+    classes = f" ({', '.join(task.class_names)})" if task.class_names else ""
+    environment = run.store.meta("environment")
+    facts = run.store.meta("facts") or {}
+    lines = [
+        f"method: {config['method']}",
+        f"data: {run.store.meta('data')}, partition {config['data']['partition']}, "
+        f"{len(run.clients)} clients, seed {config['seed']}",
+        *facts.get("notes", []),
+        f"rounds: {run.last_round} of {config['rounds']}",
+        f"task: {task.kind}, input {tuple(task.shape)}, {task.outputs} outputs{classes}",
+        f"architecture: {config['models'] or config['model']}, {parameters:,} parameters",
+        f"{run.main_metric} on {run.main_split} data, by client: {_measured(run, name, client)}",
+        *_mixture_lines(run, client, net),
+        f"made by equipoise {run.store.meta('version')}, {run.store.meta('created')}, "
+        f"torch {environment['torch']}",
+    ]
+    title = f"{name} of client {client}" if client else name
+    items = "\n".join(f"- {line}" for line in lines)
+    return f"""# {title}
 
-- method: {config["method"]}
-- data: {run.store.meta("data")}, partition {config["data"]["partition"]}, {len(run.clients)} clients, seed {config["seed"]}{about}
-- rounds: {run.last_round} of {config["rounds"]}
-- task: {task.kind}, input {tuple(task.shape)}, {task.outputs} outputs{f" ({', '.join(task.class_names)})" if task.class_names else ""}
-- architecture: {config["models"] or config["model"]}, {sum(p.numel() for p in net.parameters()):,} parameters
-- {run.main_metric} on {run.main_split} data, by client: {measured}
-{_evidence(run, client, net)}- made by equipoise {run.store.meta("version")}, {run.store.meta("created")}, torch {run.store.meta("environment")["torch"]}
+{items}
 
 Inputs must be prepared as in training; `equipoise predict {run.folder.name} FILE` does it.
 """
 
 
-def _evidence(run: Run, client: str | None, net: torch.nn.Module) -> str:
-    """Of a mixture: how much each expert counts, and what the validation data say of the models that the client could use instead."""
+def _measured(run: Run, name: str, client: str | None) -> str:
+    """Return the values of a model by client; only its own if it belongs to a client."""
+    values = run.final(model=name) if name in run.models() else {}
+    if client in values:
+        values = {client: values[client]}
+    majority = run.majority() if run.main_metric == "accuracy" else {}
+    texts = []
+    for id, value in list(values.items())[:MOST_CLIENTS]:
+        text = f"{id}: {value:.4f}"
+        if id in majority:
+            text += f" (majority class {majority[id]:.4f})"
+        texts.append(text)
+    return ", ".join(texts) or "not measured"
+
+
+def _mixture_lines(run: Run, client: str | None, net: torch.nn.Module) -> list[str]:
+    """Return the weights of a mixture, and the validation losses of all served models.
+
+    A model that is no mixture has no such lines.
+    """
     head = next((part for part in net.modules() if isinstance(part, Head)), None)
     if head is None:
-        return ""
-    weights = ", ".join(
-        f"{expert} {weight:.3f}"
-        for expert, weight in zip(head.names, head.weights.tolist(), strict=True)
-    )
-    shown = {
-        model: run.final("loss", model, "validation").get(client or "") for model in run.models()
-    }
-    losses = (
-        ", ".join(f"{model} {value:.4f}" for model, value in shown.items() if value is not None)
-        or "not measured"
-    )
-    return f"- mixture of experts, by weight: {weights}\n- loss on the client's validation data: {losses}\n"
+        return []
+    weights = []
+    for expert, weight in zip(head.names, head.weights.tolist(), strict=True):
+        weights.append(f"{expert} {weight:.3f}")
+    losses = []
+    for model in run.models():
+        loss = run.final("loss", model, "validation").get(client or "")
+        if loss is not None:
+            losses.append(f"{model} {loss:.4f}")
+    return [
+        f"mixture of experts, by weight: {', '.join(weights)}",
+        f"loss on the client's validation data: {', '.join(losses) or 'not measured'}",
+    ]
 
 
 def predictions(
@@ -124,14 +170,14 @@ def predictions(
         data: A file or folder in the form of the training data. A folder with one table per site is
             predicted as its sites unless `client` is given.
         model: The name of a served model; by default the one that clients end up using.
-        client: Whose model and scaling are used.
+        client: The client whose model and scaling are used.
         allow_imports: Packages whose code the run's file may name.
-        threshold: Of two classes: the second one is predicted from this probability on.
+        threshold: The second of two classes is predicted from this probability on.
 
     Returns:
-        A header and one row per sample: which it is (its number and the identifiers of a table, the
-        file of an image, the id of a patient), the predicted class and the probabilities, or the
-        predicted number.
+        A header and one row per sample. A row begins with what identifies the sample: its number
+        and the identifiers of a table, the file of an image, or the id of a patient. Then follow
+        the predicted class and the probabilities, or the predicted number.
 
     Raises:
         RunError: If the data, the model or the client is not there, or the threshold does not fit.
@@ -147,46 +193,71 @@ def predictions(
         run.check_client(client)
         client = run.client
     elif data.is_dir() and recipe["kind"] == "table":
-        files = site_files(data)
-        if not files:
-            raise RunError(
-                f"{data} holds no site files; give a CSV, NPZ or Parquet file, or a folder with one per site"
-            )
-        found = [
-            predictions(run, file, model, client or file.stem, allow_imports, threshold)
-            for file in files
-        ]
-        rows = [
-            [file.name, *row] for file, (_, own) in zip(files, found, strict=True) for row in own
-        ]
-        return ["file", *found[0][0]], rows
+        return _site_predictions(run, data, model, client, allow_imports, threshold)
     net = run.model(model or run.main_model, client, allow_imports=allow_imports)
-    titles, which, x = _samples(data, recipe, client)
-    with torch.no_grad():
-        outputs = (
-            torch.cat([net(part) for part in torch.split(x, EVALUATION_BATCH)])
-            if len(x)
-            else torch.zeros(0, run.task.outputs)
+    titles, names, x = _samples(data, recipe, client)
+    outputs = _outputs(net, x, run.task.outputs)
+    header, values = _predicted(run.task, outputs, threshold)
+    rows = [[*name, *value] for name, value in zip(names, values, strict=True)]
+    return [*titles, *header], rows
+
+
+def _site_predictions(
+    run: Run,
+    folder: Path,
+    model: str | None,
+    client: str | None,
+    allow_imports: Iterable[str],
+    threshold: float | None,
+) -> tuple[list[str], list[list[Any]]]:
+    """Predict the tables of several sites, each as its site unless a client is named."""
+    files = site_files(folder)
+    if not files:
+        raise RunError(
+            f"{folder} holds no site files; give a CSV, NPZ or Parquet file, or a folder with one "
+            "per site"
         )
-    if not run.task.classifies:
-        values = outputs.squeeze(-1).tolist()
-        rows = [[*names, value] for names, value in zip(which, values, strict=True)]
-        return [*titles, "prediction"], rows
-    classes = list(run.task.class_names) or [str(k) for k in range(run.task.outputs)]
-    shares = outputs.softmax(1)
-    best = shares.argmax(1) if threshold is None else (shares[:, 1] >= threshold).long()
-    rows = [
-        [*names, classes[k], *(round(share, 6) for share in row)]
-        for names, k, row in zip(which, best.tolist(), shares.tolist(), strict=True)
-    ]
-    return [*titles, "prediction", *(f"p({name})" for name in classes)], rows
+    header: list[str] = []
+    rows = []
+    for file in files:
+        titles, own = predictions(run, file, model, client or file.stem, allow_imports, threshold)
+        header = header or ["file", *titles]
+        rows += [[file.name, *row] for row in own]
+    return header, rows
+
+
+def _outputs(net: torch.nn.Module, x: torch.Tensor, width: int) -> torch.Tensor:
+    """Return the outputs of a network; no rows if there are no samples."""
+    if not len(x):
+        return torch.zeros(0, width)
+    with torch.no_grad():
+        return torch.cat([net(part) for part in torch.split(x, EVALUATION_BATCH)])
+
+
+def _predicted(
+    task: Task, outputs: torch.Tensor, threshold: float | None
+) -> tuple[list[str], list[list[Any]]]:
+    """Return titles and rows of predictions: a number, or a class and all probabilities."""
+    if not task.classifies:
+        return ["prediction"], [[value] for value in outputs.squeeze(-1).tolist()]
+    classes = list(task.class_names) or [str(k) for k in range(task.outputs)]
+    probabilities = outputs.softmax(1)
+    best = probabilities.argmax(1)
+    if threshold is not None:
+        best = (probabilities[:, 1] >= threshold).long()
+    rows = []
+    for k, row in zip(best.tolist(), probabilities.tolist(), strict=True):
+        rows.append([classes[k], *(round(probability, 6) for probability in row)])
+    return ["prediction", *(f"p({name})" for name in classes)], rows
 
 
 def _check_threshold(run: Run | KeptRun, threshold: float) -> None:
+    """Refuse a threshold that is no probability, or for a task without two classes."""
     if not run.task.classifies or run.task.outputs != 2:
         kind = f"{run.task.outputs} classes" if run.task.classifies else "a number"
         raise RunError(
-            f"--threshold: expected a run with two classes, got one that predicts {kind}; leave it out"
+            f"--threshold: expected a run with two classes, got one that predicts {kind}; "
+            "leave it out"
         )
     if not 0 <= threshold <= 1:
         raise RunError(f"--threshold: expected a probability from 0 to 1, got {threshold}")
@@ -195,23 +266,25 @@ def _check_threshold(run: Run | KeptRun, threshold: float) -> None:
 def _samples(
     data: Path, recipe: dict[str, Any], client: str | None
 ) -> tuple[list[str], list[list[Any]], torch.Tensor]:
-    """Return what names a sample (titles, and a row for each sample), and the model's inputs."""
+    """Return titles and cells that identify the samples, and the inputs of the model."""
     if recipe["kind"] == "histories":
         patients = new_patients(data, recipe)
         return ["patient"], [[name] for name in patients.ids], inputs_of(patients, recipe)
     x = inputs_from(data, recipe, client)
     if recipe["kind"] == "image" and data.suffix != ".npz":
-        files = new_images(data)
-        names = [str(file.relative_to(data)) if data.is_dir() else file.name for file in files]
-        return ["file"], [[name] for name in names], x
+        names = []
+        for file in new_images(data):
+            names.append([str(file.relative_to(data)) if data.is_dir() else file.name])
+        return ["file"], names, x
     columns = _identifiers(data, recipe, client) if recipe["kind"] == "table" else {}
     cells = [values.tolist() for values in columns.values()]
-    return ["sample", *columns], [list(row) for row in zip(range(len(x)), *cells, strict=True)], x
+    rows = [list(row) for row in zip(range(len(x)), *cells, strict=True)]
+    return ["sample", *columns], rows, x
 
 
 def _identifiers(data: Path, recipe: dict[str, Any], client: str | None) -> dict[str, np.ndarray]:
-    """Return the columns of a table that tell its rows apart, as text; those that it has."""
-    schema = schema_from(recipe.get("schema")) or Schema()  # runs of older versions have none
+    """Return the columns of a table that identify its rows, as text."""
+    schema = schema_from(recipe.get("schema")) or Schema()  # Runs of older versions have none.
     names = [column.name for column in schema.columns if column.kind == "identifier"]
     if not names:
         return {}

@@ -11,33 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.data.roster import SHARED
 from equipoise.metrics import registry
-from equipoise.runs.scores import tables
+from equipoise.runs.scores import read_histograms
 from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.lock import is_held
 from equipoise.storage.outdated import outdated, with_its_defaults
 from equipoise.storage.store import RunError, Store
 from equipoise.storage.tables import CLIENT_PHASE
 from equipoise.task import Task
+from equipoise.validation.deprecation import renamed_argument
 from equipoise.validation.imports import Imports, permitted
 from equipoise.validation.names import checked_name
 
 if TYPE_CHECKING:
     from equipoise.experiment import Experiment
 
-_COLUMNS = (
-    "round",
-    "client",
-    "model",
-    "phase",
-    "split",
-    "metric",
-)  # of the long table, beside the value
+# The columns by which rows of the long table can be selected.
+_COLUMNS = ("round", "client", "model", "phase", "split", "metric")
 
 
-def _selected(what: str, where: Mapping[str, Any]) -> tuple[str, list[Any]]:
+def _selection(columns: str, where: Mapping[str, Any]) -> tuple[str, list[Any]]:
     """Return a query of the long table for rows with these values, and its parameters."""
     condition = " and ".join(f"{key} = ?" for key in where) or "1"
-    return f"select {what} from measurements where {condition} order by rowid", list(where.values())
+    query = f"select {columns} from measurements where {condition} order by rowid"
+    return query, list(where.values())
 
 
 def _remember_metrics(folder: Path, facts: Any) -> None:
@@ -45,8 +41,8 @@ def _remember_metrics(folder: Path, facts: Any) -> None:
     if facts is None:
         return
     try:
-        for name, own in facts.items():
-            registry.remember(name, own)
+        for name, fact in facts.items():
+            registry.remember(name, fact)
     except (AttributeError, TypeError, ValueError) as error:
         raise RunError(f"{folder} was not written by Equipoise: {error}") from None
 
@@ -64,7 +60,7 @@ class Run:
 
         Args:
             folder: Its folder.
-            imports: What its configuration may import, if this process gave the experiment itself.
+            imports: What its configuration may import, if this process made the experiment.
             experiment: The experiment that this process has just run, with its Python objects.
 
         Raises:
@@ -78,7 +74,8 @@ class Run:
         self._experiment = experiment
 
     def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r}, {self.status}, round {self.last_round} of {self.config['rounds']})"
+        progress = f"round {self.last_round} of {self.config['rounds']}"
+        return f"Run({str(self.folder)!r}, {self.status}, {progress})"
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -88,8 +85,10 @@ class Run:
     @property
     def status(self) -> str:
         """Return "finished", "running" while a process works on it, or "stopped"."""
-        found = str(self.store.meta("status"))
-        return "stopped" if found == "running" and not is_held(self.folder) else found
+        status = str(self.store.meta("status"))
+        if status == "running" and not is_held(self.folder):
+            return "stopped"
+        return status
 
     @property
     def outdated(self) -> str | None:
@@ -119,9 +118,9 @@ class Run:
     @cached_property
     def clients(self) -> list[str]:
         """The clients, in the order of the federation."""
-        found = self.store.meta("clients")
+        clients = self.store.meta("clients")
         try:
-            return [checked_name(client, "client id") for client in found]
+            return [checked_name(client, "client id") for client in clients]
         except (TypeError, ValueError) as error:
             raise RunError(f"{self.folder} was not written by Equipoise: {error}") from None
 
@@ -133,7 +132,7 @@ class Run:
 
     @contextmanager
     def one_moment(self) -> Iterator[None]:
-        """Within it all reads see the run at one moment, also while it is in progress."""
+        """Let all reads within this context see the run at one moment, even while it runs."""
         database = self.store.db
         if database.in_transaction:
             yield
@@ -147,7 +146,7 @@ class Run:
     def table(self, **where: Any) -> list[dict[str, Any]]:
         """Return the long table: one record per round, client, model, phase, split and metric.
 
-        `pandas.DataFrame` takes it as it is.
+        `pandas.DataFrame` accepts it.
 
         Args:
             where: Values of columns that select rows: `run.table(phase="final", split="test")`.
@@ -160,18 +159,21 @@ class Run:
                 raise TypeError(
                     f"table: unknown column {key!r}; expected one of {', '.join(_COLUMNS)}"
                 )
-        return self.store.rows(*_selected("*", where))
+        return self.store.rows(*_selection("*", where))
 
     def columns(self, *names: str, **where: Any) -> list[tuple[Any, ...]]:
         """Return some columns of the table as plain tuples, which is fast for very many clients."""
-        return self.store.tuples(*_selected(", ".join(names), where))
+        return self.store.tuples(*_selection(", ".join(names), where))
 
     def weights(self) -> list[dict[str, Any]]:
         """Return the share of each client in the aggregate of each round."""
         return self.store.rows("select * from weights order by rowid")
 
     def rounds(self) -> list[dict[str, Any]]:
-        """Return one record per committed round: cohort, joined, bytes each way, seconds by phase."""
+        """Return one record per committed round.
+
+        A record has the cohort, the clients that joined, bytes each way and seconds by phase.
+        """
         return self._records(1, self.config["rounds"])
 
     def client_seconds(self) -> list[dict[str, Any]]:
@@ -185,14 +187,11 @@ class Run:
             "where phase like ? and round between 1 and ? order by rowid",
             (f"{CLIENT_PHASE}%", self.config["rounds"]),
         )
-        return [
-            {
-                "round": row["round"],
-                "client": row["phase"].removeprefix(CLIENT_PHASE),
-                "seconds": row["seconds"],
-            }
-            for row in rows
-        ]
+        result = []
+        for row in rows:
+            client = row["phase"].removeprefix(CLIENT_PHASE)
+            result.append({"round": row["round"], "client": client, "seconds": row["seconds"]})
+        return result
 
     def finish(self) -> list[dict[str, Any]]:
         """Return the records after the last round, as `rounds` does.
@@ -202,24 +201,25 @@ class Run:
         return self._records(self.config["rounds"] + 1, 2**62)
 
     def _records(self, first: int, last: int) -> list[dict[str, Any]]:
-        found: dict[int, dict[str, Any]] = {}
-        for row in self.store.rows(
+        """Return the records of rounds from `first` to `last`."""
+        rows = self.store.rows(
             """select r.*, s.phase as timed, s.seconds
                from rounds as r left join seconds as s on s.round = r.round and s.phase not like ?
                where r.round between ? and ? order by r.round, s.rowid""",
             (f"{CLIENT_PHASE}%", first, last),
-        ):
-            phase, seconds = row.pop("timed"), row.pop("seconds")
-            if row["round"] not in found:
-                found[row["round"]] = {
-                    **row,
-                    "cohort": json.loads(row["cohort"]),
-                    "joined": json.loads(row["joined"]),
-                    "seconds": {},
-                }
+        )
+        records: dict[int, dict[str, Any]] = {}
+        for row in rows:  # A round has one row per phase.
+            phase = row.pop("timed")
+            seconds = row.pop("seconds")
+            number = row["round"]
+            if number not in records:
+                cohort = json.loads(row["cohort"])
+                joined = json.loads(row["joined"])
+                records[number] = {**row, "cohort": cohort, "joined": joined, "seconds": {}}
             if phase is not None:
-                found[row["round"]]["seconds"][phase] = seconds
-        return list(found.values())
+                records[number]["seconds"][phase] = seconds
+        return list(records.values())
 
     def rejected(self) -> list[dict[str, Any]]:
         """Return the replies that did not count, with the reason of each."""
@@ -233,46 +233,41 @@ class Run:
         cause again: a missed deadline, a lost site, a refused upload. Use it as
         `equipoise.run(run.replay())`.
         """
+        config = dict(self.config)
+        participation = config.get("participation", {})
+        faults = config.get("faults", {})
+        cohorts = {int(number): row for number, row in participation.get("script", {}).items()}
+        for row in self.rounds():
+            cohorts[row["round"]] = {"clients": row["cohort"], "attempt": row["attempt"]}
+        lost = [*faults.get("script", ()), *self._lost_replies()]
+        config["participation"] = {**participation, "script": cohorts}
+        config["faults"] = {**faults, "script": lost}
+        config["workers"] = 0
+        budget = config.get("budget")
+        if budget is not None and self.status == "finished":
+            # Another machine would spend the seconds in other rounds.
+            config["budget"] = {**budget, "rounds": self.last_round}
+        return config
+
+    def _lost_replies(self) -> list[dict[str, Any]]:
+        """Return the lost replies that simulated faults do not cause again, as scripted faults."""
         from equipoise.engine.faults import FaultPlan
         from equipoise.experiment import Faults
         from equipoise.training import Training
 
-        config = self.config
-        # after the last round all are asked: no script is needed
-        counted = {row["round"]: row for row in self.rounds() + self.finish()}
-        cohorts = {
-            row["round"]: {"clients": row["cohort"], "attempt": row["attempt"]}
-            for row in self.rounds()
-        }
-        faults, sizes = (
-            config.get("faults", {}),
-            dict(zip(self.clients, self.store.meta("sizes")["train"], strict=True)),
-        )
-        plan = FaultPlan(Faults(**faults), Training(**config["training"]), config["seed"])
+        faults = Faults(**self.config.get("faults", {}))
+        plan = FaultPlan(faults, Training(**self.config["training"]), self.config["seed"])
+        sizes = dict(zip(self.clients, self.store.meta("sizes")["train"], strict=True))
+        attempts = {row["round"]: row["attempt"] for row in [*self.rounds(), *self.finish()]}
         lost = []
         for row in self.rejected():
-            when = {key: row[key] for key in ("round", "attempt", "exchange", "client")}
-            if (
-                row["attempt"] == counted[row["round"]]["attempt"]
-                and plan.missing(**when, samples=sizes[row["client"]])[0] is None
-            ):
-                lost.append({**when, "kind": "drop"})
-        participation = config.get("participation", {})
-        budget = config.get("budget")
-        if budget is not None and self.status == "finished":
-            # Another machine would spend the seconds in other rounds.
-            budget = {**budget, "rounds": self.last_round}
-        return {
-            **config,
-            **({} if budget is None else {"budget": budget}),
-            "participation": {
-                **participation,
-                "script": {int(n): one for n, one in participation.get("script", {}).items()}
-                | cohorts,
-            },
-            "faults": {**faults, "script": [*faults.get("script", ()), *lost]},
-            "workers": 0,
-        }
+            if row["attempt"] != attempts[row["round"]]:
+                continue
+            event = {key: row[key] for key in ("round", "attempt", "exchange", "client")}
+            reason, _ = plan.missing(**event, samples=sizes[row["client"]])
+            if reason is None:
+                lost.append({**event, "kind": "drop"})
+        return lost
 
     def final(
         self, metric: str | None = None, model: str | None = None, split: str | None = None
@@ -318,24 +313,27 @@ class Run:
         return dict(zip(self.clients, self.store.meta("sizes")["test"], strict=True))
 
     def counts(self, model: str | None = None) -> dict[str, Any]:
-        """Return client -> histogram of scores (see `metrics.score_histograms`), of those that sent one.
+        """Return client -> histogram of scores, of the clients that sent one.
+
+        See `metrics.score_histograms`.
 
         Args:
             model: The served model; by default the main one.
         """
-        return tables(self.store, self.task, model or self.main_model, self.main_split)
+        model = model or self.main_model
+        return read_histograms(self.store, self.task, model, self.main_split)
 
     @property
     def main_metric(self) -> str:
         """The metric that results are about."""
-        asked = self.config["evaluation"]
-        return registry.main_of(
-            registry.measured(self.task, asked["metrics"], asked.get("main")), asked.get("main")
-        )
+        evaluation = self.config["evaluation"]
+        main = evaluation.get("main")
+        metrics = registry.measured(self.task, evaluation["metrics"], main)
+        return registry.main_of(metrics, main)
 
     @property
     def main_split(self) -> str:
-        """Return "test" for the test data of each client, "shared" if there is a shared test set."""
+        """The name of the test data: "shared" for a shared test set, "test" for each client's."""
         return "shared" if self.store.meta("shared test") else "test"
 
     @property
@@ -344,7 +342,7 @@ class Run:
         marked = self.store.meta("main model")
         if marked is not None:
             return str(marked)
-        names = self.models()  # a run of version 0.1, whose method marks none
+        names = self.models()  # Methods of version 0.1 mark none.
         for name in ("personal", "global"):
             if name in names:
                 return name
@@ -355,26 +353,30 @@ class Run:
         rows = self.store.rows("select distinct model from measurements where phase = 'received'")
         return [row["model"] for row in rows]
 
+    @renamed_argument("given", "experiment")
     def model(
         self,
         name: str = "global",
         client: str | None = None,
-        given: Any = None,
+        experiment: Experiment | None = None,
         allow_imports: Iterable[str] = (),
     ) -> Any:
-        """A trained model as a loaded torch module: `run.model("global")`, `run.model("personal", client="3")`.
+        """Return a trained model as a loaded torch module.
 
-        A run that is opened from its folder and whose model or method was a Python object needs it again: `given` is the experiment it was
-        started with. The run that `equipoise.run` has just returned still has it. Code that the run's file names is imported from the packages in `allow_imports` only.
+        Use it as `run.model("global")` or `run.model("personal", client="3")`.
+
+        Args:
+            name: The name of a served model.
+            client: The client whose model it is; not needed if all clients have the same.
+            experiment: The experiment that the run was started with. It is needed if its model or
+                method was a Python object and the run was opened from its folder. The run that
+                `equipoise.run` returned still has it.
+            allow_imports: Packages whose code the file of the run may name.
+
+        Raises:
+            RunError: If there is no such model or client, or the model cannot be rebuilt.
         """
-        from equipoise.client import Client
-        from equipoise.engine.evaluation import alike
-        from equipoise.experiment import experiment
-        from equipoise.experiment.build import prepare
-        from equipoise.records import read
-        from equipoise.runtime.client_evaluation import network, served
-        from equipoise.server import Server
-        from equipoise.storage.checkpoint import load_server
+        from equipoise.runs.trained_models import Checkpoint
 
         if self.store.last_round() < 0:
             raise RunError(f"{self.folder} has no checkpoint yet; wait for its first round")
@@ -382,49 +384,7 @@ class Run:
             raise RunError(
                 f"no client {client!r} in {self.folder}; it has {', '.join(self.clients[:12])}"
             )
-        try:
-            wanted = (
-                given
-                or self._experiment
-                or experiment(self.config, self._imports | permitted(self.config, allow_imports))
-            )
-            bench, method = prepare(wanted, self.task, self.clients)
-        except ValueError as error:
-            reason = self.store.meta("not portable")
-            if reason is None or given is not None:
-                raise
-            raise RunError(
-                f"{self.folder} cannot be rebuilt from its file alone: {reason}; call run.model(..., given=experiment)"
-            ) from error
-        sizes = dict(zip(self.clients, self.store.meta("sizes")["train"], strict=True))
-        round = max(0, self.store.last_round())
-        server = Server(bench, self.clients, sizes, self.config["rounds"], round)
-        who = client if client is not None else self.clients[0]
-        self.store.check_files(who)
-        saved = self.store.current("client", who).get(who)
-        away = saved is not None and saved.kept_at == "client"
-        state = {} if saved is None or away else dict(read(saved.path, lazy=False))
-        someone = Client(bench, who, round, self.config["rounds"], state)
-        saved_state = load_server(self.store)
-        try:
-            models = served(method, someone, method.deliver(server, saved_state, who))
-        except Exception:  # whatever a method does without the state
-            if not away:
-                raise
-            models = {}
-        if away and not (name in models and models[name].same_for_all):
-            raise RunError(
-                f"model {name!r} of client {who!r} follows from a state that lies on that client's own disk; at a site: `equipoise predict --site FOLDER RUN`"
-            )
-        if name not in models:
-            raise RunError(
-                f"no model {name!r} in {self.folder}; its method serves {', '.join(models)}"
-            )
-        if client is None and not (
-            models[name].same_for_all
-            and alike(method.deliver(server, saved_state, other) for other in self.clients)
-        ):
-            raise RunError(
-                f"model {name!r} belongs to a client; say which with --client (in Python client=), {self.clients[0]!r}, say"
-            )
-        return network(models[name], someone)
+        imports = self._imports | permitted(self.config, allow_imports)
+        checkpoint = Checkpoint(self.store, self.config, self.task, self.clients)
+        bench, method = checkpoint.rebuild(experiment or self._experiment, imports)
+        return checkpoint.model(name, client, bench, method)

@@ -129,7 +129,7 @@ class KeptRun:
         self,
         name: str | None = None,
         client: str | None = None,
-        given: Any = None,
+        experiment: Experiment | None = None,
         allow_imports: Iterable[str] = (),
     ) -> nn.Module:
         """Return a served model as a torch module.
@@ -137,7 +137,7 @@ class KeptRun:
         Args:
             name: The model; by default the one that the site ends up using.
             client: The site itself, if it is named.
-            given: Not used; a run at a server takes its experiment here.
+            experiment: The experiment; by default the one that the site kept.
             allow_imports: The packages from which code that the run names may be imported.
 
         Raises:
@@ -145,7 +145,8 @@ class KeptRun:
         """
         name = name or self.main_model
         self.check_client(client)
-        experiment = self._experiment(tuple(allow_imports))
+        if experiment is None:
+            experiment = self._experiment(tuple(allow_imports))
         ids = [self.client, *_named_clients(experiment)]
         bench, method = prepare(experiment, self.task, ids)
         someone = Client(

@@ -9,13 +9,19 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from equipoise.comparison.measures import measures
+from equipoise.comparison.plan import VALIDATION
+from equipoise.comparison.served import SELECTED
+from equipoise.comparison.targets import BEST, Target, checked_target
 from equipoise.experiment import ConfigurationError, load, with_settings
+from equipoise.metrics.registry import find
 from equipoise.study.claims import Claim, ClaimError, parse_claim
 from equipoise.validation.imports import OWN, Imports, permitted
 from equipoise.validation.names import closest, quoted
 
 PAPER = "paper"
 GLOBAL_TEST = "global"
+FEDAVG = "fedavg"
 
 
 class Source(BaseModel):
@@ -68,7 +74,8 @@ class StudyFile(BaseModel):
     )
     methods: dict[str, Any] = Field(
         min_length=1,
-        description="row -> method; with `serves: [global, teacher]` a row for each served model",
+        description="row -> method; with `serves: [global, teacher]` a row for each served model, "
+        "with `select: validation` a row for the one that is best on validation data",
     )
     conditions: dict[str, dict[str, Any]] = Field(
         min_length=1,
@@ -77,6 +84,14 @@ class StudyFile(BaseModel):
     seeds: list[int] = Field(min_length=1)
     measures: list[str] = Field(min_length=1, description="columns, such as average, worst, cf")
     baselines: str = Field("standalone", pattern="^(standalone|none)$")
+    target: Any = Field(
+        None,
+        description="a mean over clients for rounds_to_target and speed_up, the best mean of a "
+        "row such as `fedavg.best`, or condition -> one of these",
+    )
+    speed_up_over: str | None = Field(
+        None, description="the row that speed-ups are counted against; default: fedavg"
+    )
     printed: dict[str, dict[str, dict[str, Any]]] = Field(
         default_factory=dict,
         description="condition -> measure -> row -> number, or [mean, deviation], as printed",
@@ -93,11 +108,13 @@ class Row:
         name: Its name in the study: the method's, or `method.model`.
         method: The method's key in the file.
         model: The served model; None for the one that the method marks as its main model.
+        selected: True for the served model that is best on validation data, seed by seed.
     """
 
     name: str
     method: str
     model: str | None
+    selected: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,7 @@ class Study:
         claims: The parsed claims, in the order of the file.
         sayings: Claim text -> the paper's words.
         imports: What the code that the file names may be imported from.
+        target: The mean over clients whose first round is counted.
     """
 
     path: Path
@@ -119,6 +137,7 @@ class Study:
     claims: tuple[Claim, ...]
     sayings: Mapping[str, str] = field(default_factory=dict)
     imports: Imports = OWN
+    target: Target | None = None
 
     @property
     def name(self) -> str:
@@ -129,6 +148,11 @@ class Study:
     def row_names(self) -> list[str]:
         """Names of the rows, in the order of the file."""
         return [row.name for row in self.rows]
+
+    @property
+    def speed_up_over(self) -> str:
+        """The row that speed-ups are counted against."""
+        return self.file.speed_up_over or FEDAVG
 
     def scale(self, name: str) -> Scale:
         """Return a scale by name.
@@ -166,9 +190,9 @@ class Study:
 def load_study(path: Path | str, allow_imports: Iterable[str] = ()) -> Study:
     """Read and check a study.
 
-    Everything that the file names is checked before anything runs: rows and conditions of printed
-    numbers and claims, conditions of scales. Methods, partitions and measures are checked when the
-    study is planned (`study.plan`).
+    Everything that the file names is checked before anything runs: measures, rows and conditions of
+    printed numbers, claims and targets, conditions of scales. Methods and partitions are checked
+    when the study is planned (`study.plan`).
 
     Args:
         path: The file.
@@ -184,30 +208,79 @@ def load_study(path: Path | str, allow_imports: Iterable[str] = ()) -> Study:
     except ValidationError as error:
         raise ConfigurationError(_explain(path, error)) from None
     rows = _rows(path, file)
+    _check_measures(path, file)
+    target = _target(path, file, rows)
     _check_printed(path, file, rows)
     _check_scales(path, file)
     claims, sayings = _claims(path, file, rows)
-    return Study(path, file, rows, claims, sayings, permitted(content, allow_imports))
+    return Study(path, file, rows, claims, sayings, permitted(content, allow_imports), target)
 
 
 def _rows(path: Path, file: StudyFile) -> tuple[Row, ...]:
-    rows = []
+    rows: list[Row] = []
     for name, method in file.methods.items():
         if "." in name:
             raise ConfigurationError(
                 f"{path}: methods: expected names without a point, got {quoted(name)}; "
                 "the point separates a method from a served model"
             )
-        served = method.get("serves") if isinstance(method, Mapping) else None
-        if served is None:
-            rows.append(Row(name, name, None))
-            continue
+        settings = method if isinstance(method, Mapping) else {}
+        rows.extend(_rows_of_method(path, name, settings))
+    return tuple(rows)
+
+
+def _rows_of_method(path: Path, name: str, settings: Mapping[str, Any]) -> list[Row]:
+    rows = [Row(name, name, None)]
+    served = settings.get("serves")
+    if served is not None:
         if not isinstance(served, list) or not served:
             raise ConfigurationError(
                 f"{path}: methods.{name}.serves: expected a list of models, got {quoted(served)}"
             )
-        rows.extend(Row(f"{name}.{model}", name, str(model)) for model in served)
-    return tuple(rows)
+        rows = [Row(f"{name}.{model}", name, str(model)) for model in served]
+    select = settings.get("select")
+    if select not in (None, VALIDATION):
+        raise ConfigurationError(
+            f"{path}: methods.{name}.select: expected {VALIDATION}, got {quoted(select)}"
+        )
+    if select is not None:
+        rows.append(Row(f"{name}.{SELECTED}", name, None, selected=True))
+    return rows
+
+
+def _check_measures(path: Path, file: StudyFile) -> None:
+    known = list(measures(find("accuracy")))
+    for column in file.measures:
+        name = column.partition("[")[0]
+        if name not in known:
+            match = closest(name, known)
+            hint = f"did you mean {match!r}?" if match else f"known are {', '.join(known)}"
+            raise ConfigurationError(f"{path}: measures: unknown measure {quoted(column)}; {hint}")
+
+
+def _target(path: Path, file: StudyFile, rows: tuple[Row, ...]) -> Target | None:
+    """Return the checked target of rounds; refuse measures that need one and have none."""
+    names = [row.name for row in rows]
+    if "speed_up" in file.measures or file.speed_up_over is not None:
+        reference = file.speed_up_over or FEDAVG
+        if reference not in names:
+            raise _unknown(path, "speed_up_over", "row", reference, names)
+    if file.target is None and "rounds_to_target" in file.measures:
+        raise ConfigurationError(
+            f"{path}: measures: rounds_to_target needs a target; set `target: 0.8`, say, or "
+            "`target: fedavg.best`"
+        )
+    try:
+        target = checked_target(file.target)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    by_condition = target if isinstance(target, Mapping) else {"": target}
+    for condition, value in by_condition.items():
+        if condition and condition not in file.conditions:
+            raise _unknown(path, "target", "condition", condition, file.conditions)
+        if isinstance(value, str) and value.removesuffix(BEST) not in names:
+            raise _unknown(path, "target", "row", value.removesuffix(BEST), names)
+    return target
 
 
 def _check_printed(path: Path, file: StudyFile, rows: tuple[Row, ...]) -> None:

@@ -10,6 +10,7 @@ from equipoise.comparison.plan import (
     OVERRIDES,
     Cell,
     alone_for,
+    check_validation,
     folder_name,
     split_overrides,
     with_overrides,
@@ -19,7 +20,7 @@ from equipoise.runs.baseline import ALONE
 from equipoise.study.definition import Scale, Study
 from equipoise.validation.names import nearest
 
-SETTINGS = (*OVERRIDES, "evaluation", "serves")
+SETTINGS = (*OVERRIDES, "evaluation", "serves", "select")
 """Keys of a method in a study that are no hyper-parameters."""
 
 
@@ -120,8 +121,12 @@ def _experiment(study: Study, config: Mapping[str, Any], spec: Any, seed: int) -
     """Return the experiment of one method and seed."""
     method, overrides = split_overrides(spec, SETTINGS, study.imports)
     overrides.pop("serves", None)
+    select = overrides.pop("select", None)
     own = with_overrides(with_settings(config, {"seed": seed, "workers": 0}), overrides)
-    return experiment({**own, "method": method}, study.imports)
+    built = experiment({**own, "method": method}, study.imports)
+    if select is not None:
+        check_validation(built)
+    return built
 
 
 def _planned(

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from equipoise.runs.result import ModelResult, RunResult
+from equipoise.comparison.plan import VALIDATION
+from equipoise.runs.result import ModelResult, RunResult, for_each_client
+from equipoise.runs.run import Run
 from equipoise.storage.store import RunError
 from equipoise.study.plan import PlannedRun
 
@@ -37,6 +39,11 @@ class Record(BaseModel):
         groups: Client -> domain of its data, if there are domains.
         rounds: Rounds of the learning curve.
         means: Mean over clients in these rounds.
+        final_phase: True if the last point of the curve follows the last round.
+        after_local: Client -> value of its model right after local training, where all clients
+            share one model and one test set.
+        validation: Mean over clients on validation data at the end; None without such data.
+        contributions: Name, such as "reputation" -> client -> last value that the method logged.
         cost: Megabytes, seconds and other numbers of the run.
         baseline: Name of the run of training alone; empty without one.
         version: Version of Equipoise that ran it.
@@ -58,6 +65,10 @@ class Record(BaseModel):
     groups: dict[str, str] = {}
     rounds: list[int] = []
     means: list[float | None] = []
+    final_phase: bool = False
+    after_local: dict[str, float | None] = {}
+    validation: float | None = None
+    contributions: dict[str, dict[str, float | None]] = {}
     cost: dict[str, float | None] = {}
     baseline: str = ""
     version: str = ""
@@ -65,14 +76,21 @@ class Record(BaseModel):
     environment: dict[str, Any] = {}
 
 
-def records_of(planned: PlannedRun, result: RunResult) -> list[Record]:
-    """Return the records of a finished run, one per served model."""
-    return [_record(planned, result, model) for model in result.models.values()]
+def records_of(planned: PlannedRun, run: Run, result: RunResult) -> list[Record]:
+    """Return the records of a finished run, one per served model.
+
+    Args:
+        planned: The run in the study.
+        run: The run, open.
+        result: Its result.
+    """
+    return [_record(planned, run, result, model) for model in result.models.values()]
 
 
-def _record(planned: PlannedRun, result: RunResult, model: ModelResult) -> Record:
+def _record(planned: PlannedRun, run: Run, result: RunResult, model: ModelResult) -> Record:
     metric = result.metric(model=model.name)
     sizes = {client: metric.test_sizes.get(client, 0) for client in metric.values}
+    contributions = {name: _numbers(values) for name, values in result.contributions.items()}
     return Record(
         run=planned.cell.name,
         method=planned.method,
@@ -81,17 +99,30 @@ def _record(planned: PlannedRun, result: RunResult, model: ModelResult) -> Recor
         model=model.name,
         main=model.name == result.main_model,
         metric=metric.metric.name,
-        values={client: _number(value) for client, value in metric.values.items()},
+        values=_numbers(metric.values),
         test_sizes=sizes,
         groups={client: group for client, group in result.groups.items() if client in sizes},
         rounds=list(metric.curve.rounds),
         means=[_number(mean) for mean in metric.curve.means],
-        cost={name: _number(value) for name, value in result.cost.items()},
+        final_phase=metric.curve.final_phase,
+        after_local=_numbers(metric.after_local),
+        validation=_validation_mean(run, metric.metric.name, model.name),
+        contributions=contributions,
+        cost=_numbers(result.cost),
         baseline=planned.baseline,
         version=result.version,
         created=result.created,
         environment=dict(result.environment or {}),
     )
+
+
+def _validation_mean(run: Run, metric: str, model: str) -> float | None:
+    values = for_each_client(run, run.final(metric, model, split=VALIDATION)).values()
+    return _number(sum(values) / len(values)) if values else None
+
+
+def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: _number(value) for name, value in values.items()}
 
 
 def _number(value: float) -> float | None:

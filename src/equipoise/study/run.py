@@ -142,7 +142,7 @@ def _record(runs: Sequence[PlannedRun], folder: Path, results: Path) -> None:
     opened = Run(folder)
     try:
         result = read_result(opened)
+        for run in runs:
+            append_records(results, records_of(run, opened, result))
     finally:
         opened.store.close()
-    for run in runs:
-        append_records(results, records_of(run, result))

@@ -10,7 +10,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
+from equipoise.comparison.served import best_model
+from equipoise.comparison.targets import BEST
+from equipoise.metrics import speed_up
 from equipoise.metrics.registry import Metric, find
 from equipoise.runs.aggregates import CHANGES, aggregate
 from equipoise.runs.baseline import ALONE
@@ -20,6 +24,7 @@ from equipoise.study.records import Record
 from equipoise.study.verdicts import Key, Sample, Verdict, judge
 
 DRAWS = 200
+OF_CURVES = ("best_round", "rounds_to_target", "speed_up")  # no known sampling error
 NAN = float("nan")
 
 
@@ -46,21 +51,17 @@ class StudyTable:
     def samples(self) -> dict[Key, Sample]:
         """(row, condition, measure) -> values by seed."""
         scale = self.study.scale(self.scale)
-        claimed = {column for claim in self.study.claims for column in claim.columns}
-        found: dict[Key, Sample] = {}
+        samples: dict[Key, Sample] = {}
         for row in self.study.rows:
             for condition in self.study.conditions(scale):
                 seeds = set(self.study.seeds(scale, condition))
-                own = [
-                    record
-                    for record in self._rows.get((row.name, condition), [])
-                    if record.seed in seeds
-                ]
+                records = self._rows.get((row.name, condition), {})
+                own = [record for seed, record in records.items() if seed in seeds]
                 for column in self.study.file.measures:
-                    sample = self._sample(own, column, column in claimed)
-                    if sample.values:
-                        found[row.name, condition, column] = sample
-        return found
+                    sample = self._sample(own, column)
+                    if sample.values or sample.undefined:
+                        samples[row.name, condition, column] = sample
+        return samples
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
@@ -84,33 +85,77 @@ class StudyTable:
         return {(row, measure) for row in alone for measure in (*CHANGES, "cf")}
 
     @cached_property
-    def _rows(self) -> dict[tuple[str, str], list[Record]]:
-        """(row, condition) -> its records."""
-        found: dict[tuple[str, str], list[Record]] = {}
+    def _rows(self) -> dict[tuple[str, str], dict[int, Record]]:
+        """(row, condition) -> seed -> its record."""
+        runs: dict[tuple[str, str, int], list[Record]] = {}
+        for record in self.records:
+            runs.setdefault((record.method, record.condition, record.seed), []).append(record)
+        rows: dict[tuple[str, str], dict[int, Record]] = {}
         for row in self.study.rows:
-            for record in self.records:
-                if _belongs(record, row):
-                    found.setdefault((row.name, record.condition), []).append(record)
-        return found
+            for (method, condition, seed), served in runs.items():
+                record = served_record(served, row) if method == row.method else None
+                if record is not None:
+                    rows.setdefault((row.name, condition), {})[seed] = record
+        return rows
 
     @cached_property
     def _alone(self) -> dict[str, Record]:
         """Name of a run of training alone -> its record."""
         return {record.run: record for record in self.records if record.method == ALONE}
 
-    def _sample(self, records: Sequence[Record], column: str, with_variance: bool) -> Sample:
+    @cached_property
+    def _claimed(self) -> set[str]:
+        return {column for claim in self.study.claims for column in claim.columns}
+
+    def _sample(self, records: Sequence[Record], column: str) -> Sample:
         values = {}
         variances = {}
+        undefined = []
         for record in records:
-            baseline = self._alone.get(record.baseline)
-            value = measure(record, baseline, column)
-            if math.isfinite(value):
-                values[record.seed] = value
-            if with_variance:
-                variance = test_variance(record, baseline, column)
+            value = self._value(record, column)
+            if not math.isfinite(value):
+                undefined.append(record.seed)
+                continue
+            values[record.seed] = value
+            if column in self._claimed:
+                baseline = self._alone.get(record.baseline)
+                variance = test_variance(record, baseline, column, self.study.fixed_test)
                 if math.isfinite(variance):
                     variances[record.seed] = variance
-        return Sample(values, variances)
+        return Sample(values, variances, tuple(undefined))
+
+    def _value(self, record: Record, column: str) -> float:
+        if column == "rounds_to_target":
+            target = self._target(record)
+            if target is None:
+                return NAN
+            return curve_of(record).first_round_at(target, find(record.metric))
+        if column == "speed_up":
+            return self._speed_up(record)
+        return measure(record, self._alone.get(record.baseline), column)
+
+    def _target(self, record: Record) -> float | None:
+        """Return the mean over clients whose first round is counted; None if it is not known."""
+        target = self.study.target
+        if isinstance(target, Mapping):
+            target = target.get(record.condition)
+        if not isinstance(target, str):
+            return target
+        row = target.removesuffix(BEST)
+        other = self._rows.get((row, record.condition), {}).get(record.seed)
+        return None if other is None else _best_mean(other)
+
+    def _speed_up(self, record: Record) -> float:
+        rows = self._rows.get((self.study.speed_up_over, record.condition), {})
+        rival = rows.get(record.seed)
+        if rival is None:
+            return NAN
+        target = self._target(record) if self.study.target is not None else _best_mean(rival)
+        if target is None:
+            return NAN
+        lower = find(record.metric).lower_is_better
+        factor = speed_up(curve_of(record).by_round(), curve_of(rival).by_round(), target, lower)
+        return NAN if factor is None else factor
 
 
 def _is_alone(method: Any) -> bool:
@@ -118,10 +163,32 @@ def _is_alone(method: Any) -> bool:
     return bool(name == ALONE)
 
 
-def _belongs(record: Record, row: Row) -> bool:
-    if record.method != row.method:
-        return False
-    return record.main if row.model is None else record.model == row.model
+def served_record(served: Sequence[Record], row: Row) -> Record | None:
+    """Return the record of a row among those of the served models of one run."""
+    if row.selected:
+        main_first = sorted(served, key=lambda record: not record.main)
+        means = {record.model: _or_nan(record.validation) for record in main_first}
+        model = best_model(means, find(served[0].metric))
+        return next((record for record in served if record.model == model), None)
+    for record in served:
+        if record.main if row.model is None else record.model == row.model:
+            return record
+    return None
+
+
+def curve_of(record: Record) -> Curve:
+    """Return the mean over clients by round."""
+    means = tuple(_or_nan(mean) for mean in record.means)
+    return Curve(tuple(record.rounds), means, record.final_phase)
+
+
+def _best_mean(record: Record) -> float | None:
+    best = curve_of(record).training().best(find(record.metric))
+    return None if best is None else best[1]
+
+
+def _or_nan(value: float | None) -> float:
+    return NAN if value is None else value
 
 
 def measure(record: Record, baseline: Record | None, column: str) -> float:
@@ -136,22 +203,29 @@ def measure(record: Record, baseline: Record | None, column: str) -> float:
     return _measure(record, _values(record), alone, column)
 
 
-def test_variance(record: Record, baseline: Record | None, column: str) -> float:
+def test_variance(
+    record: Record, baseline: Record | None, column: str, shared: bool = False
+) -> float:
     """Return the variance of a number that finite test sets alone bring about.
 
     Accuracies are drawn anew from binomial distributions, those of training alone independently.
-    Other metrics have no known distribution: NaN.
+    Other metrics have no known distribution: NaN. So have costs and distances.
+
+    Args:
+        record: The result that the number is about.
+        baseline: The result of training alone, for changes.
+        column: The measure, with a group of clients in brackets or without.
+        shared: True if all clients have one test set. Their errors then move together, which
+            makes the variance of an average largest.
     """
     if record.metric != "accuracy" or any(size < 1 for size in record.test_sizes.values()):
         return NAN
-    # The same draws in every process: the noise must not depend on the order of calls.
-    digest = hashlib.blake2b(f"{record.run} {record.model} {column}".encode(), digest_size=8)
-    rng = np.random.default_rng(int.from_bytes(digest.digest(), "big"))
-    drawn = []
-    for _ in range(DRAWS):
-        together = _redrawn(rng, record)
-        alone = None if baseline is None else _redrawn(rng, baseline)
-        drawn.append(_measure(record, together, alone, column))
+    name = column.partition("[")[0]
+    if name in record.cost or name in OF_CURVES:
+        return NAN
+    if name == "best_average":
+        column = "average"  # the same samples at another round
+    drawn = [_measure(record, *pair, column) for pair in _redrawn(record, baseline, shared)]
     finite = [value for value in drawn if math.isfinite(value)]
     return float(np.var(finite, ddof=1)) if len(finite) > DRAWS // 2 else NAN
 
@@ -159,18 +233,36 @@ def test_variance(record: Record, baseline: Record | None, column: str) -> float
 test_variance.__test__ = False  # type: ignore[attr-defined]  # no test case of pytest
 
 
-def _redrawn(rng: np.random.Generator, record: Record) -> dict[str, float]:
-    values = _values(record)
-    return {
-        client: rng.binomial(record.test_sizes[client], min(1.0, max(0.0, value)))
-        / record.test_sizes[client]
-        for client, value in values.items()
-        if math.isfinite(value)
-    }
+Values = dict[str, float]  # client -> value
 
 
-def _values(record: Record) -> dict[str, float]:
-    return {client: NAN if value is None else value for client, value in record.values.items()}
+def _redrawn(
+    record: Record, baseline: Record | None, shared: bool
+) -> list[tuple[Values, Values | None]]:
+    """Return draws of the accuracies of a run and of training alone."""
+    # The same draws in every process: the noise must not depend on the order of calls.
+    digest = hashlib.blake2b(f"{record.run} {record.model}".encode(), digest_size=8)
+    rng = np.random.default_rng(int.from_bytes(digest.digest(), "big"))
+    together = _draws(rng, record, shared)
+    if baseline is None:
+        return [(values, None) for values in together]
+    return list(zip(together, _draws(rng, baseline, shared), strict=True))
+
+
+def _draws(rng: np.random.Generator, record: Record, shared: bool) -> list[Values]:
+    known = {client: value for client, value in _values(record).items() if math.isfinite(value)}
+    sizes = np.array([record.test_sizes[client] for client in known])
+    accuracies = np.clip(np.array(list(known.values())), 0.0, 1.0)
+    if shared:
+        # One uniform number for all clients: their quantiles rise and fall together.
+        correct = stats.binom.ppf(rng.uniform(size=(DRAWS, 1)), sizes, accuracies)
+    else:
+        correct = rng.binomial(sizes, accuracies, size=(DRAWS, len(known)))
+    return [dict(zip(known, row, strict=True)) for row in (correct / sizes).tolist()]
+
+
+def _values(record: Record) -> Values:
+    return {client: _or_nan(value) for client, value in record.values.items()}
 
 
 def _measure(
@@ -182,10 +274,12 @@ def _measure(
         alone = None if alone is None else _of_group(alone, record.groups, group)
     metric = find(record.metric)
     if name in record.cost:
-        value = record.cost[name]
-        return NAN if value is None else value
+        return _or_nan(record.cost[name])
     if name in ("best_round", "best_average"):
         return _best(record, metric, name)
+    if name == "cf" and record.after_local:
+        # One model and one test set for all: equal values have no correlation.
+        together = {client: _or_nan(value) for client, value in record.after_local.items()}
     if not together:
         return NAN
     return aggregate(together, alone, metric).values.get(name, NAN)
@@ -198,8 +292,7 @@ def _of_group(
 
 
 def _best(record: Record, metric: Metric, name: str) -> float:
-    means = tuple(NAN if mean is None else mean for mean in record.means)
-    best = Curve(tuple(record.rounds), means).best(metric)
+    best = curve_of(record).best(metric)
     if best is None:
         return NAN
     return float(best[0] if name == "best_round" else best[1])

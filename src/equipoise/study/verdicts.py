@@ -34,10 +34,13 @@ class Sample:
         values: Seed -> value.
         variances: Seed -> variance of the value that finite test sets alone bring about; seeds
             without an estimate are absent.
+        undefined: Seeds whose run has no value: its model diverged, or the measure does not
+            exist there. Leaving them out could favour a row, so that a claim about it stays open.
     """
 
     values: Mapping[int, float]
     variances: Mapping[int, float]
+    undefined: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -173,16 +176,12 @@ def _paired(
 def _pair(
     claim: Claim, samples: Mapping[Key, Sample], condition: str, opponent: str | None
 ) -> _Pair:
-    left = _sample(samples, claim.left, claim.left.row, condition)
-    if left is None:
-        missing = f"{claim.left.row} has no {claim.left.column} at {condition}"
-        return _Pair(condition, claim.left.row, opponent, (), 0.0, missing)
+    left, missing = _sample(samples, claim.left, claim.left.row, condition)
     right = None
-    if opponent is not None and claim.right is not None:
-        right = _sample(samples, claim.right, opponent, condition)
-        if right is None:
-            missing = f"{opponent} has no {claim.right.column} at {condition}"
-            return _Pair(condition, claim.left.row, opponent, (), 0.0, missing)
+    if opponent is not None and claim.right is not None and not missing:
+        right, missing = _sample(samples, claim.right, opponent, condition)
+    if left is None or missing:
+        return _Pair(condition, claim.left.row, opponent, (), 0.0, missing)
     sign = 1.0 if claim.greater else -1.0
     seeds = [seed for seed in left.values if right is None or seed in right.values]
     differences = []
@@ -203,13 +202,17 @@ def _pair(
 
 def _sample(
     samples: Mapping[Key, Sample], quantity: Quantity, row: str, condition: str
-) -> Sample | None:
-    """Return the finite values; a diverged or undefined value is no value."""
+) -> tuple[Sample | None, str]:
+    """Return the values of a row, or why they cannot be compared."""
     sample = samples.get((row, condition, quantity.column))
-    if sample is None:
-        return None
-    finite = {seed: value for seed, value in sample.values.items() if math.isfinite(value)}
-    return Sample(finite, sample.variances) if finite else None
+    if sample is None or not (sample.values or sample.undefined):
+        return None, f"{row} has no {quantity.column} at {condition}"
+    undefined = [*sample.undefined]
+    undefined += [seed for seed, value in sample.values.items() if not math.isfinite(value)]
+    if undefined:
+        seeds = ", ".join(map(str, sorted(undefined)))
+        return None, f"{row} has no {quantity.column} at {condition} with seed {seeds}"
+    return sample, ""
 
 
 def _priors(paired: Mapping[Claim, Sequence[_Pair]]) -> dict[str, Prior]:

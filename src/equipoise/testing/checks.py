@@ -263,7 +263,7 @@ def shared_test_set(case: Case) -> None:
         recorded = _shared_accuracies(run, name)
         for client in run.clients:
             with torch.no_grad():
-                correct = run.model(name, client=client, given=experiment)(x).argmax(1) == y
+                correct = run.model(name, client=client, experiment=experiment)(x).argmax(1) == y
             value = recorded.get(client, recorded.get("all"))
             direct = float(correct.double().mean())
             if value is None or abs(value - direct) > 1e-9:

@@ -12,13 +12,13 @@ from equipoise.data.check.report import DataReport, SiteReport
 from equipoise.data.check.warnings import warnings_on_sites
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
-from equipoise.data.tables.schema_inference import schema_of, with_schema
+from equipoise.data.tables.schema_inference import full_schema, with_schema
 
 
 def report_on_dataset(dataset: Dataset, config: DataConfig) -> DataReport:
     """Report on a registered data set, on arrays or on patients' records."""
     dataset = with_schema(dataset.as_task(config.task), config.schema)
-    schema = dataset.schema or schema_of(dataset)
+    schema = full_schema(dataset)
     sites = report_on_sites(dataset, config)
     x = dataset.x.numpy()
     indices = {column.name: index for index, column in enumerate(dataset.columns)}

@@ -34,14 +34,19 @@ from equipoise.data.tables.table_dataset import (
 from equipoise.data.tables.table_findings import find_in_tables
 
 
-def report_on_tables(path: Path, config: DataConfig) -> DataReport:
+def report_on_tables(path: Path, config: DataConfig, own_site: str | None = None) -> DataReport:
     """Report on a folder of site files, or on one file with a column that names the site.
+
+    Args:
+        path: The folder or file.
+        config: The data section.
+        own_site: The site of all rows, if the file is that of one site.
 
     Raises:
         ValueError: If no table can be read, or arrays do not fit together.
     """
     names = (*([config.label] if config.label else []), *config.categorical)
-    sites = read_sites(path, config.site, config.schema, names)
+    sites = read_sites(path, config.site, config.schema, names, own_site)
     try:
         dataset = dataset_from_sites(
             sites, config.label, config.categorical, config.task, config.schema

@@ -152,7 +152,7 @@ def match_names(
     renames: dict[str, dict[str, str]] = {site: {} for site in tables}
     findings: list[Finding] = []
     problems: list[str] = []
-    chosen_keys = {_key(name) for name in chosen}
+    chosen_keys = {name_key(name) for name in chosen}
     for key, names in _spellings_by_key(tables, chosen).items():
         used = _used_name(names, chosen)
         if len(names) < 2 or used is None or (only_chosen and key not in chosen_keys):
@@ -203,7 +203,7 @@ def _match_finding(name: str, used: str, sites: Sequence[str], files: Mapping[st
     )
 
 
-def _key(name: str) -> str:
+def name_key(name: str) -> str:
     """Return a name without case, blanks and different Unicode forms of the same letter."""
     return "".join(unicodedata.normalize("NFKC", name).casefold().split())
 
@@ -215,10 +215,12 @@ def _spellings_by_key(
     spellings: dict[str, Counter[str]] = {}
     for table in tables.values():
         for name in table:
-            spellings.setdefault(_key(name), Counter())[name] += 1
+            spellings.setdefault(name_key(name), Counter())[name] += 1
     for name in chosen:
-        if _key(name) in spellings:
-            spellings[_key(name)][name] += 0  # a chosen name counts as a spelling that no site uses
+        if name_key(name) in spellings:
+            spellings[name_key(name)][name] += (
+                0  # a chosen name counts as a spelling that no site uses
+            )
     return spellings
 
 

@@ -12,7 +12,7 @@ import torch
 
 from equipoise.data.arrays.array_checks import looks_like_classes
 from equipoise.data.dataset import Dataset
-from equipoise.data.schema import DATES, ColumnSchema, Kind, Schema
+from equipoise.data.schema import DATES, CodeSchema, ColumnSchema, Kind, Schema
 from equipoise.data.tables.cell_numbers import is_date
 from equipoise.data.tables.csv_files import cells_as_text, is_missing
 from equipoise.data.tables.labels import label_gaps
@@ -85,6 +85,24 @@ def schema_of(dataset: Dataset) -> Schema:
         columns=tuple(columns),
         shape=dataset.task.shape if dataset.image else None,
     )
+
+
+def full_schema(dataset: Dataset) -> Schema:
+    """Return the schema of a data set with everything on which sites have to agree.
+
+    Unlike the schema that a run records, it names classes that are numbers, the shape of arrays,
+    and the codes of patients' events, sorted so that their order says nothing about patients.
+    """
+    schema = dataset.schema or schema_of(dataset)
+    update: dict[str, Any] = {}
+    if dataset.task.classifies and not schema.classes:
+        update["classes"] = tuple(map(str, range(dataset.task.outputs)))
+    if dataset.codes and not schema.codes:
+        update["codes"] = tuple(CodeSchema(name=name) for name in sorted(dataset.codes))
+        update["events"] = dataset.task.shape[0] - 1
+    elif not dataset.columns and not dataset.codes:
+        update["shape"] = dataset.task.shape
+    return schema.model_copy(update=update)
 
 
 def with_schema(dataset: Dataset, schema: Schema | None) -> Dataset:

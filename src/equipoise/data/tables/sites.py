@@ -124,7 +124,11 @@ def hidden_files(folder: Path) -> list[Path]:
 
 
 def read_sites(
-    path: Path, site: str | None = None, schema: Schema | None = None, names: Sequence[str] = ()
+    path: Path,
+    site: str | None = None,
+    schema: Schema | None = None,
+    names: Sequence[str] = (),
+    own_site: str | None = None,
 ) -> Sites:
     """Read every site's table and repair it.
 
@@ -133,6 +137,7 @@ def read_sites(
         site: The column that names the site, if one file holds all sites.
         schema: The schema whose repairs are applied.
         names: Columns that must be recognised in addition to those of the schema.
+        own_site: The name of the site whose file this is, if one file is that of one site.
 
     Returns:
         The tables of all files that could be read; the other files are among the problems.
@@ -155,13 +160,21 @@ def read_sites(
     if not sites.tables:
         raise DataErrors(sites.problems)
     sites = replace(sites, path=path)
+    if own_site is not None and path.is_file():
+        sites = _named(sites, own_site)
     if _holds_arrays(sites):
         return replace(sites, arrays=True)
-    if path.is_file():
+    if own_site is None and path.is_file():
         renames = schema.rename if schema is not None else {}
         sites = split_by_site(sites, site, renames)
     former_columns = (site,) if site else ()
     return with_repairs(sites, schema, names, former_columns)
+
+
+def _named(sites: Sites, site: str) -> Sites:
+    """Return the only table under the name of its site."""
+    ((name, table),) = sites.tables.items()
+    return replace(sites, tables={site: table}, origins={site: sites.origins[name]})
 
 
 def read_own_table(file: Path, site: str, schema: Schema) -> Sites:
@@ -178,9 +191,10 @@ def read_own_table(file: Path, site: str, schema: Schema) -> Sites:
     Raises:
         ValueError: If the file cannot be read.
     """
-    sites = Sites(file, {}, {}, False)
-    sites.tables[site] = read_table(file, sites.dialects)
-    sites.origins[site] = origin_of(file.name, sites.tables[site], sites.dialects.get(file.name))
+    sites = _read_files([file], sites_are_files=False)
+    if not sites.tables:
+        raise DataErrors(sites.problems)
+    sites = _named(sites, site)
     if _holds_arrays(sites):
         return replace(sites, arrays=True)
     return with_repairs(sites, schema, own_site=site)

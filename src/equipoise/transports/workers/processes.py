@@ -36,16 +36,25 @@ _WORKER = (
 _plain = False
 
 
-def allow_fork() -> None:
-    """Allow workers to be forked from this process.
+def allow_fork(allowed: bool = True) -> None:
+    """Allow child processes to be forked from this process.
 
     Our command line calls this before it imports anything heavy, when there are no threads. A
-    forked worker has torch already, which a new process has to import. In other processes, such
+    forked child has torch already, which a new process has to import. In other processes, such
     as a notebook, a fork could copy a lock that a thread holds.
+
+    Args:
+        allowed: False takes the permission back.
     """
     global _plain
-    _plain = hasattr(os, "fork")
-    os.environ.update(SINGLE)
+    _plain = allowed and hasattr(os, "fork")
+    if allowed:
+        os.environ.update(SINGLE)
+
+
+def may_fork() -> bool:
+    """Return True if a fork of this process is safe now: it was allowed and no thread runs."""
+    return _plain and threading.active_count() == 1
 
 
 def keep_heap() -> None:
@@ -61,6 +70,12 @@ class Forked:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.code: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the process runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.code
 
     def kill(self) -> None:
         """Kill the process."""
@@ -167,10 +182,7 @@ class Pool:
         ours, theirs = socket.socketpair()
         child: subprocess.Popen[bytes] | Forked
         with theirs:
-            if _plain and threading.active_count() == 1:
-                child = self._fork(ours, theirs)
-            else:
-                child = self._spawn(theirs)
+            child = self._fork(ours, theirs) if may_fork() else self._spawn(theirs)
         process = Process(child, ours)
         self.started.append(process)
         self._open_selector.register(ours, selectors.EVENT_READ, process)

@@ -1,0 +1,364 @@
+"""One schema from those of several sites: the agreement by which each prepares its data alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise.data.findings import DataErrors
+from equipoise.data.message_text import some
+from equipoise.data.schema import (
+    INPUTS,
+    CodeSchema,
+    ColumnSchema,
+    Repairs,
+    Schema,
+    Statistics,
+)
+from equipoise.data.tables.cell_numbers import is_number
+from equipoise.data.tables.label_findings import split_classes
+from equipoise.data.tables.repairs import name_key
+from equipoise.validation.names import quoted
+
+_DAY_AND_MONTH = ("%d/", "%m/")  # beginnings of formats in which one date may have two meanings
+_Scaled = ColumnSchema | CodeSchema | Schema
+
+
+@dataclass(frozen=True)
+class JoinedSchema:
+    """The schema of all sites.
+
+    Attributes:
+        schema: The schema.
+        warnings: Sentences about what a person should check before training.
+    """
+
+    schema: Schema
+    warnings: tuple[str, ...] = ()
+
+
+def join_schemas(schemas: Mapping[str, Schema]) -> JoinedSchema:
+    """Return one schema of the schemas of several sites.
+
+    Classes, categories, formats of dates, codes and gap marks are united. Centres and scales are
+    computed from the statistics of the sites, if the files have them.
+
+    Args:
+        schemas: The schema of each site, by the name of its file.
+
+    Raises:
+        DataErrors: If they describe different tasks; it lists every difference by name.
+    """
+    problems: list[str] = []
+    warnings: list[str] = []
+    merged: dict[str, Any] = {}
+    for key in ("label", "predicts", "shape"):
+        merged[key] = _same(schemas, key, problems)
+    merged["task"] = merged.pop("predicts")
+    merged["classes"] = _joined_classes(schemas, merged["label"], problems)
+    merged["columns"] = _joined_columns(schemas, problems, warnings)
+    merged["codes"] = _joined_codes(schemas, problems)
+    merged["events"] = max((schema.events or 0 for schema in schemas.values()), default=0) or None
+    merged |= _scaling(schemas, "the label", problems)
+    merged |= _joined_repairs(schemas, problems)
+    merged["sites"] = _joined_sites(schemas, problems)
+    if problems:
+        raise DataErrors(problems)
+    schema = Schema(**merged)
+    return JoinedSchema(_with_gaps_of_repairs(schema), tuple(warnings))
+
+
+def _same(schemas: Mapping[str, Schema], key: str, problems: list[str]) -> Any:
+    """Return the value that all schemas have for a key."""
+    (first, schema), *others = schemas.items()
+    value = getattr(schema, key)
+    noun = {"label": "label", "predicts": "task", "shape": "shape"}[key]
+    for other, schema in others:
+        if getattr(schema, key) != value:
+            problems.append(
+                f"{first} and {other}: expected one {noun}, got {_shown(value)} and "
+                f"{_shown(getattr(schema, key))}; bring both sites to the same, and write their "
+                "schemas anew"
+            )
+    return value
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return quoted(value)
+
+
+def _joined_classes(
+    schemas: Mapping[str, Schema], label: str | None, problems: list[str]
+) -> tuple[str, ...]:
+    """Return the classes of all sites; one class under two names is a problem."""
+    counts = {file: Counter(schema.classes) for file, schema in schemas.items()}
+    files = {file: file for file in schemas}
+    problems += [finding.message for finding in split_classes(counts, label or "label", files)]
+    classes = _united([schema.classes for schema in schemas.values()])
+    if all(map(is_number, classes)):
+        return tuple(sorted(classes, key=lambda name: (float(name), name)))
+    return classes
+
+
+def _united(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the names of all lists: in their order if it is one, else sorted."""
+    if len(set(lists)) == 1:
+        return lists[0]
+    return tuple(sorted({name for names in lists for name in names}))
+
+
+def _joined_columns(
+    schemas: Mapping[str, Schema], problems: list[str], warnings: list[str]
+) -> tuple[ColumnSchema, ...]:
+    """Return the columns of all sites, in the order of the first."""
+    used_names = _used_names(schemas)
+    by_name: dict[str, dict[str, ColumnSchema]] = {}
+    for file, schema in schemas.items():
+        for column in schema.columns:
+            used = used_names[file, column.name]
+            by_name.setdefault(used, {})[file] = column
+    columns = []
+    for name, of_files in by_name.items():
+        problem = _lacking(name, of_files, schemas) or _differing_kinds(name, of_files)
+        if problem:
+            problems.append(problem)
+        else:
+            columns.append(_joined_column(name, of_files, problems, warnings))
+    return tuple(columns)
+
+
+def _used_names(schemas: Mapping[str, Schema]) -> dict[tuple[str, str], str]:
+    """Return the name that is used for each column of each file.
+
+    Names that differ in case or blanks only are one column, as when tables are read, unless a
+    file has both.
+    """
+    used: dict[tuple[str, str], str] = {}
+    first_spelling: dict[str, str] = {}
+    for file, schema in schemas.items():
+        keys = Counter(name_key(column.name) for column in schema.columns)
+        for column in schema.columns:
+            key = name_key(column.name)
+            name = column.name
+            if keys[key] == 1:
+                name = first_spelling.setdefault(key, column.name)
+            used[file, column.name] = name
+    return used
+
+
+def _lacking(
+    name: str, of_files: Mapping[str, ColumnSchema], schemas: Mapping[str, Schema]
+) -> str | None:
+    """Return a sentence if an input is not a column of all sites."""
+    without = [file for file, schema in schemas.items() if file not in of_files]
+    is_input = any(column.kind in INPUTS for column in of_files.values())
+    if not without or not is_input:
+        return None
+    return (
+        f"column {quoted(name)} of {some(of_files)}: expected it at all sites, got none in "
+        f"{some(without)}; remove it from {some(of_files)}, or rename the column that holds it "
+        "(`rename`)"
+    )
+
+
+def _differing_kinds(name: str, of_files: Mapping[str, ColumnSchema]) -> str | None:
+    """Return a sentence if sites give a column different kinds."""
+    (first, column), *others = of_files.items()
+    for other, differing in others:
+        if differing.kind != column.kind:
+            return (
+                f"column {quoted(name)}: expected one kind, got {column.kind} in {first} and "
+                f"{differing.kind} in {other}; correct the kind in one of the files, or leave the "
+                "column out of both"
+            )
+    return None
+
+
+def _joined_column(
+    name: str, of_files: Mapping[str, ColumnSchema], problems: list[str], warnings: list[str]
+) -> ColumnSchema:
+    kind = next(iter(of_files.values())).kind
+    categories = _united([column.categories for column in of_files.values()])
+    if kind == "category":
+        warnings += _disjoint_categories(name, of_files)
+    formats: dict[str, None] = {}
+    for column in of_files.values():
+        formats.update(dict.fromkeys(column.formats))
+    problems += _mixed_dates(name, of_files)
+    return ColumnSchema(
+        name=name,
+        kind=kind,
+        categories=categories,
+        formats=tuple(formats),
+        gaps=_any_gaps(of_files.values()),
+        **_scaling(of_files, f"column {quoted(name)}", problems),
+    )
+
+
+def _any_gaps(columns: Iterable[ColumnSchema]) -> bool | None:
+    """Return True if a site has gaps; None if no site says so and some leave it open."""
+    values = [column.gaps for column in columns]
+    if True in values:
+        return True
+    return None if None in values else False
+
+
+def _disjoint_categories(name: str, of_files: Mapping[str, ColumnSchema]) -> list[str]:
+    """Return a warning if two sites have no category in common, as with 0/1 and f/m."""
+    (first, column), *others = of_files.items()
+    for other, differing in others:
+        if not set(column.categories) & set(differing.categories):
+            return [
+                f"column {quoted(name)}: {first} and {other} have no category in common "
+                f"({some(column.categories)}; {some(differing.categories)}); if they mean the "
+                "same, map them under `values` of one site"
+            ]
+    return []
+
+
+def _mixed_dates(name: str, of_files: Mapping[str, ColumnSchema]) -> list[str]:
+    """Return a sentence if 3/4/2024 is in April at one site and in March at another."""
+    users: dict[str, str] = {}
+    for file, column in of_files.items():
+        for start in _DAY_AND_MONTH:
+            if any(form.startswith(start) for form in column.formats):
+                users.setdefault(start, file)
+    if len(users) < 2:
+        return []
+    day_first, month_first = (users[start] for start in _DAY_AND_MONTH)
+    return [
+        f"column {quoted(name)}: expected one order of day and month, got the day first in "
+        f"{day_first} and the month first in {month_first}; if the dates of one site fit both "
+        "orders, change its format in that file, else change how one site writes its dates"
+    ]
+
+
+def _scaling(
+    entries: Mapping[str, Any], entry: str, problems: list[str]
+) -> dict[str, float | None]:
+    """Return centre and scale on which sites agreed, or those of all their numbers.
+
+    Args:
+        entries: The column, code or schema of each file.
+        entry: Its name, for messages.
+        problems: A list that receives what differs.
+    """
+    agreed = {
+        file: (one.centre, one.scale) for file, one in entries.items() if one.scale is not None
+    }
+    if len(set(agreed.values())) > 1:
+        (first, scaling), *_ = agreed.items()
+        other = next(file for file, value in agreed.items() if value != scaling)
+        problems.append(
+            f"{entry}: expected one centre and scale, got {scaling[0]} and {scaling[1]} in "
+            f"{first}, {agreed[other][0]} and {agreed[other][1]} in {other}; write the same in both"
+        )
+    if agreed:
+        centre, scale = next(iter(agreed.values()))
+        return {"centre": centre, "scale": scale}
+    statistics = [one.statistics for one in entries.values() if one.statistics is not None]
+    if not statistics:
+        return {"centre": None, "scale": None}
+    mean, deviation = mean_and_deviation(statistics)
+    return {"centre": mean, "scale": deviation or 1.0}
+
+
+def mean_and_deviation(statistics: Sequence[Statistics]) -> tuple[float, float]:
+    """Return mean and deviation of all numbers from the statistics of their groups.
+
+    >>> pair = [Statistics(count=2, mean=1, variance=1), Statistics(count=2, mean=5, variance=1)]
+    >>> mean_and_deviation(pair)  # of 0, 2, 4 and 6
+    (3.0, 2.23606797749979)
+    """
+    count = sum(group.count for group in statistics)
+    mean = math.fsum(group.count * group.mean for group in statistics) / count
+    squares = [group.count * (group.variance + (group.mean - mean) ** 2) for group in statistics]
+    return mean, math.sqrt(math.fsum(squares) / count)
+
+
+def _joined_codes(schemas: Mapping[str, Schema], problems: list[str]) -> tuple[CodeSchema, ...]:
+    """Return the codes of all sites, in their order if it is one, else sorted."""
+    by_file = {file: {code.name: code for code in schema.codes} for file, schema in schemas.items()}
+    codes = []
+    for name in _united([tuple(codes_of_file) for codes_of_file in by_file.values()]):
+        of_files = {
+            file: codes_of_file[name]
+            for file, codes_of_file in by_file.items()
+            if name in codes_of_file
+        }
+        codes.append(CodeSchema(name=name, **_scaling(of_files, f"code {quoted(name)}", problems)))
+    return tuple(codes)
+
+
+def _joined_repairs(schemas: Mapping[str, Schema], problems: list[str]) -> dict[str, Any]:
+    """Return the repairs of all sites: gap marks are united, others must not contradict."""
+    missing: dict[str, dict[str, None]] = {}
+    values: dict[str, dict[str, str]] = {}
+    rename: dict[str, str] = {}
+    for file, schema in schemas.items():
+        for column, marks in schema.missing.items():
+            missing.setdefault(column, {}).update(dict.fromkeys(marks))
+        _merge(rename, schema.rename, f"{file}: `rename`", problems)
+        for column, cells in schema.values.items():
+            entry = f"{file}: `values` of column {quoted(column)}"
+            _merge(values.setdefault(column, {}), cells, entry, problems)
+    return {
+        "missing": {column: tuple(marks) for column, marks in missing.items()},
+        "values": values,
+        "rename": rename,
+        "factors": _joined_factors(schemas, problems),
+    }
+
+
+def _merge(
+    target: dict[str, str], entries: Mapping[str, str], where: str, problems: list[str]
+) -> None:
+    for key, value in entries.items():
+        if target.setdefault(key, value) != value:
+            problems.append(
+                f"{where}: expected {quoted(target[key])} for {quoted(key)} as in an earlier file, "
+                f"got {quoted(value)}; put what holds for one site only under `sites`"
+            )
+
+
+def _joined_factors(schemas: Mapping[str, Schema], problems: list[str]) -> dict[str, float]:
+    """Return the factors, which all files must have: a unit is that of one site or of all."""
+    (first, schema), *others = schemas.items()
+    for other, differing in others:
+        if differing.factors != schema.factors:
+            problems.append(
+                f"`factors`: expected the same in all files, got {quoted(schema.factors)} in "
+                f"{first} and {quoted(differing.factors)} in {other}; put the factors of one site "
+                "under `sites`"
+            )
+    return dict(schema.factors)
+
+
+def _joined_sites(schemas: Mapping[str, Schema], problems: list[str]) -> dict[str, Repairs]:
+    """Return the repairs of single sites."""
+    sites: dict[str, Repairs] = {}
+    for file, schema in schemas.items():
+        for site, repairs in schema.sites.items():
+            if sites.setdefault(site, repairs) != repairs:
+                problems.append(
+                    f"{file}: expected the repairs of site {quoted(site)} as in an earlier file, "
+                    "got others; leave one of them out"
+                )
+    return sites
+
+
+def _with_gaps_of_repairs(schema: Schema) -> Schema:
+    """Return the schema with `gaps: true` for columns of which repairs empty some cells."""
+    columns = []
+    for column in schema.columns:
+        if schema.empties(column.name):
+            column = column.model_copy(update={"gaps": True})
+        columns.append(column)
+    return schema.model_copy(update={"columns": tuple(columns)})

@@ -1,0 +1,147 @@
+"""Rows and measures of a study's table, from constructed results."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import yaml
+
+from equipoise.experiment import ConfigurationError
+from equipoise.study.definition import load_study
+from equipoise.study.plan import plan_study
+from equipoise.study.records import Record
+from equipoise.study.table import StudyTable, test_variance
+from equipoise.study.verdicts import OPEN
+
+STUDY = {
+    "title": "Constructed",
+    "experiment": {"data": {"name": "digits", "clients": 2, "split": [0.6, 0.2, 0.2]}, "rounds": 4},
+    "methods": {
+        "fedavg": "fedavg",
+        "kdia": {"name": "kdia", "serves": ["global", "teacher"], "select": "validation"},
+    },
+    "conditions": {"even": {"data.partition": "iid"}},
+    "seeds": [0, 1],
+    "measures": ["average", "rounds_to_target", "speed_up", "cf"],
+    "target": "fedavg.best",
+    "claims": ["kdia.teacher.speed_up > 1"],
+    "scales": {"paper": {"core_hours": 1}},
+}
+
+
+def study(folder, **changes):
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump({**STUDY, **changes}))
+    return load_study(path)
+
+
+def record(method, seed, means, model="global", values=(0.7, 0.9), **fields):
+    return Record(
+        run=f"{method}-{seed}",
+        method=method,
+        condition="even",
+        seed=seed,
+        model=model,
+        main=model == "global",
+        metric="accuracy",
+        values=dict(zip("ab", values, strict=True)),
+        test_sizes={"a": 100, "b": 100},
+        rounds=list(range(1, len(means) + 1)),
+        means=list(means),
+        **fields,
+    )
+
+
+RECORDS = (
+    record("fedavg", 0, [0.2, 0.4, 0.5, 0.6]),
+    record("fedavg", 1, [0.2, 0.4, 0.6, 0.5]),
+    record("kdia", 0, [0.1, 0.2, 0.3, 0.4], validation=0.7),
+    record("kdia", 0, [0.5, 0.6, 0.7, 0.7], "teacher", (0.9, 0.9), validation=0.8),
+    record("kdia", 1, [0.1, 0.2, 0.3, 0.4], validation=0.8),
+    record("kdia", 1, [0.6, 0.6, 0.7, 0.7], "teacher", (0.6, 0.6), validation=0.8),
+)
+
+
+def test_rounds_and_speed_up_are_counted_to_the_best_mean_of_a_row_seed_by_seed(tmp_path):
+    samples = StudyTable(study(tmp_path), "paper", RECORDS).samples
+    assert samples["fedavg", "even", "rounds_to_target"].values == {0: 4, 1: 3}
+    assert samples["kdia.teacher", "even", "rounds_to_target"].values == {0: 2, 1: 1}
+    assert samples["kdia.teacher", "even", "speed_up"].values == {0: 2, 1: 3}
+
+
+def test_a_target_may_be_a_number_for_each_condition(tmp_path):
+    table = StudyTable(study(tmp_path, target={"even": 0.4}), "paper", RECORDS)
+    assert table.samples["kdia.global", "even", "rounds_to_target"].values == {0: 4, 1: 4}
+    assert table.samples["kdia.global", "even", "speed_up"].values == {0: 0.5, 1: 0.5}
+
+
+def test_a_row_that_misses_the_target_in_some_seed_leaves_its_claim_open(tmp_path):
+    slow = record("kdia", 1, [0.1, 0.2, 0.3, 0.4], "teacher")
+    table = StudyTable(study(tmp_path), "paper", (*RECORDS[:5], slow))
+    assert table.samples["kdia.teacher", "even", "speed_up"].undefined == (1,)
+    assert table.verdicts[0].decision == OPEN
+    assert "seed 1" in table.verdicts[0].reason
+
+
+def test_the_selected_row_is_the_better_model_on_validation_data_and_the_main_one_if_equal(
+    tmp_path,
+):
+    samples = StudyTable(study(tmp_path), "paper", RECORDS).samples
+    assert samples["kdia.selected", "even", "average"].values == {
+        0: pytest.approx(0.9),  # the teacher
+        1: pytest.approx(0.8),  # the global model
+    }
+
+
+def test_fairness_of_one_model_with_one_test_set_comes_from_the_models_after_local_training(
+    tmp_path,
+):
+    alone = record("standalone", 0, [0.5], values=(0.4, 0.6))
+    shared = record(
+        "fedavg",
+        0,
+        [0.6],
+        values=(0.6, 0.6),
+        after_local={"a": 0.5, "b": 0.7},
+        baseline="standalone-0",
+    )
+    samples = StudyTable(study(tmp_path), "paper", (alone, shared)).samples
+    assert samples["fedavg", "even", "cf"].values == {0: pytest.approx(100)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"measures": ["averge"], "claims": []}, "average"),
+        ({"target": None}, "rounds_to_target"),
+        ({"target": "fedavk.best"}, "fedavg"),
+        ({"target": "soon"}, "soon"),
+        ({"target": {"odd": 0.5}}, "odd"),
+        ({"speed_up_over": "scaffold"}, "scaffold"),
+        ({"methods": {"fedprox": "fedprox"}, "claims": []}, "speed_up_over"),
+        ({"methods": {"fedavg": {"name": "fedavg", "select": "test"}}, "claims": []}, "validation"),
+    ],
+)
+def test_wrong_measures_targets_and_selections_are_refused_before_anything_runs(
+    tmp_path, changes, hint
+):
+    with pytest.raises(ConfigurationError, match=hint):
+        study(tmp_path, **changes)
+
+
+def test_selecting_without_validation_data_is_a_refusal_of_that_method_only(tmp_path):
+    data = {"name": "digits", "clients": 2, "split": [0.8, 0.0, 0.2]}
+    loaded = study(tmp_path, experiment={"data": data, "rounds": 4})
+    plan = plan_study(loaded, loaded.scale("paper"))
+    assert [refusal.method for refusal in plan.refusals] == ["kdia"]
+    assert "validation" in plan.refusals[0].reason
+
+
+def test_clients_that_share_a_test_set_have_the_sampling_error_of_one_set():
+    one = record("fedavg", 0, [0.6], values=(0.6, 0.6))
+    variance = 0.6 * 0.4 / 100
+    assert test_variance(one, None, "average", shared=True) == pytest.approx(variance, rel=0.3)
+    assert test_variance(one, None, "average") == pytest.approx(variance / 2, rel=0.3)
+    assert test_variance(one, None, "best_average", shared=True) > 0
+    assert math.isnan(test_variance(one, None, "speed_up"))
