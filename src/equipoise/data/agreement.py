@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from equipoise.data.message_text import some
 from equipoise.data.schema import ColumnSchema, Schema
-from equipoise.data.tables.encoding import feature_names
+from equipoise.data.tables.encoding import outline
 from equipoise.data.tables.schema_inference import complete_schema
 from equipoise.task import Task
 from equipoise.validation.names import quoted
@@ -105,6 +105,15 @@ def _lacks_scaling(column: ColumnSchema) -> bool:
     return column.kind != "category" and column.scale is None
 
 
+def agreed_schema(schema: Schema | None) -> Schema:
+    """Return the schema by which every site reads its rows: complete, with cells replaced.
+
+    Raises:
+        ValueError: If there is none, or if it leaves something open.
+    """
+    return complete_schema(check_complete(schema), Schema())
+
+
 def task_of(schema: Schema | None) -> Task:
     """Return the task of an experiment whose sites prepare their data alone.
 
@@ -116,7 +125,7 @@ def task_of(schema: Schema | None) -> Task:
     Raises:
         ValueError: If the schema is not complete.
     """
-    schema = complete_schema(check_complete(schema), Schema())
+    schema = agreed_schema(schema)
     shape = _input_shape(schema)
     if schema.predicts == "regression":
         assert schema.centre is not None and schema.scale is not None
@@ -127,7 +136,7 @@ def task_of(schema: Schema | None) -> Task:
 def _input_shape(schema: Schema) -> tuple[int, ...]:
     """Return the shape of one input of a model."""
     if schema.inputs:
-        return (len(feature_names(schema.inputs)),)
+        return (len(outline(schema.inputs)["features"]),)
     if schema.codes:
         assert schema.events is not None
         return 1 + schema.events, HISTORY_WIDTH

@@ -37,13 +37,8 @@ def fit(
         ids: The names of the clients.
         scaling: `client`, `pooled`, `agreed` (centre and scale of the schema) or `none`.
     """
-    descriptions = [_description(column) for column in schema]
-    recipe: dict[str, Any] = {
-        "kind": "table",
-        "scaling": scaling,
-        "columns": descriptions,
-        "features": _features(descriptions),
-    }
+    recipe: dict[str, Any] = {"kind": "table", "scaling": scaling, **outline(schema)}
+    descriptions = recipe["columns"]
     coded = recode(raw, columns, recipe)
     shared = {
         "fill": _fills(coded[:0], descriptions),
@@ -62,9 +57,10 @@ def fit(
     return recipe
 
 
-def feature_names(schema: tuple[ColumnSchema, ...]) -> list[str]:
-    """Return the names of the model inputs that the columns of a schema become."""
-    return _features([_description(column) for column in schema])
+def outline(schema: tuple[ColumnSchema, ...]) -> dict[str, Any]:
+    """Return the part of a recipe that follows from the schema: columns and names of inputs."""
+    descriptions = [_description(column) for column in schema]
+    return {"kind": "table", "columns": descriptions, "features": _features(descriptions)}
 
 
 def _description(column: ColumnSchema) -> dict[str, Any]:
