@@ -108,7 +108,7 @@ def plan(experiment: Experiment, federation: Federation) -> None:
     experiment = experiment.with_model(federation.task.shape)
     try_precision(experiment)
     bench, _ = prepare(experiment, roster.task, roster.ids)
-    check_main(experiment.evaluation, federation)
+    check_main(experiment.evaluation, roster)
     print(safe_yaml.dumped(experiment.model_dump(mode="json")), end="")
     sizes = list(roster.sizes["train"].values())
     evaluation = experiment.evaluation

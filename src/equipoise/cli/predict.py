@@ -12,7 +12,9 @@ from equipoise.cli.options import ImportOptions, option_groups
 
 @option_groups
 def predict(
-    run: Annotated[Path, typer.Argument(help="the folder of a run")],
+    run: Annotated[
+        Path, typer.Argument(help="the folder of a run; with --site the identifier of a run")
+    ],
     data: Annotated[
         Path,
         typer.Argument(help="a CSV or NPZ file with new samples, in the form of the training data"),
@@ -33,6 +35,12 @@ def predict(
             "likely class",
         ),
     ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="the folder of a site: use the models that it kept of the run"
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="a CSV file; default: print")] = None,
 ) -> None:
     """Predict with a trained model: one line per sample, with the probability of each class."""
@@ -42,10 +50,12 @@ def predict(
 
     from equipoise.runs import Run
     from equipoise.runs.export import predictions
+    from equipoise.site.kept import KeptRun
     from equipoise.validation.regular_files import check_regular
     from equipoise.validation.text import shown
 
-    header, rows = predictions(Run(run), data, model, client, import_options.packages, threshold)
+    source = Run(run) if site is None else KeptRun(site, str(run))
+    header, rows = predictions(source, data, model, client, import_options.packages, threshold)
     if out is not None:
         check_regular(out)
     with out.open("w", newline="") if out is not None else nullcontext(sys.stdout) as target:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request
 from equipoise.storage.store import RunError
-from equipoise.transports import wire
 from equipoise.transports.base import Interrupted, Monitor, timed_out_reply
 from equipoise.transports.lanes import Answered, Batch, Event, Failed, Lane, LaneGroup, Lost
 from equipoise.tree import Tree

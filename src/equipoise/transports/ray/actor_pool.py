@@ -12,8 +12,8 @@ from typing import Any
 
 from equipoise.experiment import ConfigurationError
 from equipoise.records import Record
+from equipoise.runtime import wire
 from equipoise.storage.store import RunError
-from equipoise.transports import wire
 from equipoise.transports.base import Monitor
 from equipoise.transports.lanes import Batch, Lane
 from equipoise.transports.ray.actor import Actor, kind, packed

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from equipoise.records import Record, size, unpack
+from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request
 from equipoise.storage.store import RunError
-from equipoise.transports import wire
 from equipoise.transports.base import Interrupted, Monitor, put_to_file
 from equipoise.transports.lanes import Answered, Event, Exchange, Failed, Lane, Lost
 from equipoise.transports.ray.actor import packed
