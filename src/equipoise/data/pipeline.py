@@ -15,6 +15,7 @@ from equipoise.data.dataset import TEST, TRAIN, VALIDATION, Dataset
 from equipoise.data.federation import DataSplit, Federation, Parts, join_federations
 from equipoise.data.partitions import Partition, Pool, parse, partition_pool
 from equipoise.data.preparation import prepare
+from equipoise.data.schema import Schema
 from equipoise.data.shift import label_distance
 from equipoise.data.splits import equal_samples, split
 from equipoise.data.tables.schema_inference import with_schema
@@ -329,7 +330,10 @@ def _load_patients(config: DataConfig, own_site: str | None) -> Dataset:
     path = Path(config.name)
     rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
     records = read_patients(path, config.site, rule, own_site=own_site)
-    return histories.dataset_of(records, path.name, config.events, source="own files")
+    schema = config.schema or Schema()
+    vocabulary = tuple(code.name for code in schema.codes) or None
+    events = config.events or schema.events
+    return histories.dataset_of(records, path.name, events, vocabulary, source="own files")
 
 
 def _load_tables(config: DataConfig, own_site: str | None) -> LoadedData:
