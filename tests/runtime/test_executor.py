@@ -31,7 +31,7 @@ from equipoise.runtime.messages import (
     state_of,
 )
 from equipoise.runtime.states import CarriedStates, FileStates
-from equipoise.simulate import job_of
+from equipoise.session import job_of
 from equipoise.transports import inprocess, wire
 from equipoise.transports.base import (
     ClientError,
