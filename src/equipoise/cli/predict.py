@@ -31,7 +31,8 @@ def predict(
         typer.Option(
             min=0.0,
             max=1.0,
-            help="of two classes: predict the second one from this probability on; default: the more likely one",
+            help="predict the second of two classes from this probability on; default: the more "
+            "likely class",
         ),
     ] = None,
     site: Annotated[
