@@ -129,7 +129,7 @@ def test_a_state_is_kept_under_its_name_and_read_by_it(executor: ClientExecutor)
     assert later.up.seen == ["rounds"] and later.state is None  # type: ignore[union-attr]  # what begins with _ ends with its round
     # to measure changes nothing
     assert executor.execute(ask(remember=True, exchange=0, more=told)).state is None
-    gone = executor.execute(ask(more={"state": (state_name("ada", 1, 0, 9), "0" * 64)}))
+    gone = executor.execute_catching(ask(more={"state": (state_name("ada", 1, 0, 9), "0" * 64)}))
     assert gone.up is None and gone.failure == f"state {state_name('ada', 1, 0, 9)} is not here"
 
 
