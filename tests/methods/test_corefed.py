@@ -18,8 +18,9 @@ from equipoise.client import Client
 from equipoise.composition import IncompatibleComposition, compose
 from equipoise.data import federate
 from equipoise.data.federation import Parts
+from equipoise.losses import embedding_gap
 from equipoise.method import Method, Ups, Weights
-from equipoise.methods.corefed import CoReFed, embedding_gap, gradient_rate
+from equipoise.methods.corefed import CoReFed, gradient_rate
 from equipoise.methods.fedequilibria import FedEquilibria
 from equipoise.methods.fedprox import FedProx
 from equipoise.records import Down, State

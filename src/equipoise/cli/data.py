@@ -338,7 +338,7 @@ def describe_data(
     """Print the report on a user's data and the default model for images, on standard error.
 
     Args:
-        experiment: The experiment as it was given.
+        experiment: The experiment of the user.
         report: The report on the user's data; None for registered data sets.
         shape: The shape of one input, if it is known.
 

@@ -44,7 +44,8 @@ def own_files(path: Path) -> dict[str, Path]:
     check_regular(path)
     if not path.is_dir():
         raise ValueError(
-            f"{path}: data.apart expects a folder with one file or folder per site, got one file; make "
+            f"{path}: data.apart expects a folder with one file or folder per site, got one "
+            "file; make "
             "one file of each site"
         )
     if is_patients(path):
@@ -59,7 +60,8 @@ def _patient_folders(path: Path) -> dict[str, Path]:
     sites = list(record_folders(path))
     if sites == [""]:
         raise ValueError(
-            f"{path}: data.apart expects one folder of patients and events per site, got one for all; "
+            f"{path}: data.apart expects one folder of patients and events per site, got one "
+            "for all; "
             "make a folder of each site"
         )
     return {checked_name(site, "the site of a folder"): path / site for site in sites}

@@ -1,4 +1,4 @@
-"""Reports: one self-contained HTML page for a run or a comparison, and its figures as files for a paper."""
+"""Reports: a self-contained HTML page for a run or a comparison, and its figures as files."""
 
 from equipoise.report.page import report
 

@@ -111,6 +111,11 @@ def apply(coded: np.ndarray, recipe: dict[str, Any], client: str | None) -> np.n
     stats = recipe["shared"] if client is None else recipe["clients"].get(client)
     if stats is None:
         known = list(recipe["clients"])
+        if not known:
+            raise ValueError(
+                "these inputs are scaled with each site's own statistics, which stay there; "
+                "predict at the site: `equipoise predict --site FOLDER RUN DATA`"
+            )
         shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
         raise ValueError(
             "these inputs are scaled with each client's own statistics: say which client with "
