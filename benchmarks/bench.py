@@ -271,7 +271,7 @@ def main() -> None:
         "--output", type=Path, default=HERE, help="folder of variants.json and VARIANTS.md"
     )
     options = parser.parse_args()
-    # A runner that is told to end takes its contender with it.
+    # A runner that receives a signal to end also ends its contender.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     file = options.output / "variants.json"
     everything = json.loads(file.read_text()) if file.is_file() else {}

@@ -33,7 +33,7 @@ VARIANTS = (
 
 
 def work(rank: int, shared: Shared, counter: Synchronized[int], pipe: Connection) -> None:
-    """One process: trains its share of a cohort, or counts correct answers on its share of the test images, until told None."""
+    """One process: trains its share of a cohort, or counts correct answers on its share of the test images, until it receives None."""
     model = network(shared.workload.network, shared.seed)
     x_test, y_test = shared.x_test.chunk(PROCESSES)[rank], shared.y_test.chunk(PROCESSES)[rank]
     if shared.variant.startswith("channels_last"):

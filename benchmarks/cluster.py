@@ -29,7 +29,7 @@ from ours import NETWORKS, dataset
 from workloads import WORKLOADS, Workload, load, partition
 
 SMALL = {"name": "mlp", "hidden": [64]}  # 0.2 MB
-# 100 clients, all of them asked, one step each: what a client costs beside its training.
+# 100 clients in every round, one step each: the cost of a client in addition to its training.
 STEP = Workload("step", "one step of 100 clients", "mlp", 100, 100, 2_000, 20, 1, 0.1, rounds=8)
 PORT = 26399
 RESULTS = Path(__file__).with_name("RESULTS.md")

@@ -31,7 +31,7 @@ rounds: 1
 def first_client() -> None:
     """`equipoise run` on Fashion-MNIST in this process; prints the seconds from its start to the first client's training."""
     from equipoise.cli import main
-    from equipoise.transports import wire
+    from equipoise.runtime import wire
 
     decode, began = wire.reply_of, float(os.environ["BEGAN"])
 

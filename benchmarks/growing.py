@@ -45,7 +45,7 @@ class Memory(threading.Thread):
 
 
 def play(spec: dict[str, Any]) -> None:
-    """Rounds at whose ends this process waits for its turn; before them `fill` rounds in which every client is asked once, so that each has a state."""
+    """Rounds at whose ends this process waits for its turn; before them `fill` rounds in which every client takes part once, so that each has a state."""
     meter, facts, folder, fill = Meter(), {}, Path(spec["folder"]), spec["fill"]
     memory = Memory(spec["experiment"]["workers"])
     choose = Loop._choose

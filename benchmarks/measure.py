@@ -99,7 +99,7 @@ def machine_seconds() -> float:
 
 
 class Turns:
-    """Where several contenders live at once: each tells that a round is over, and stands still until it is its turn again."""
+    """Where several contenders live at once: each reports the end of a round, and waits for its next turn."""
 
     def __init__(self) -> None:
         given = os.environ.pop(TURNS, "")  # not for the contender's own processes
@@ -107,10 +107,10 @@ class Turns:
         for pipe in self.pipes:
             os.set_inheritable(pipe, False)
 
-    def over(self, **told: float) -> None:
+    def over(self, **facts: float) -> None:
         """Report the end of a round and wait for the next turn."""
         if self.pipes:
-            os.write(self.pipes[1], json.dumps(told).encode() + b"\n")
+            os.write(self.pipes[1], json.dumps(facts).encode() + b"\n")
             if not os.read(self.pipes[0], 1):
                 os._exit(1)  # whoever said when is gone
 

@@ -46,25 +46,25 @@ Lap = dict[str, float]
 
 
 class Player:
-    """A contender in processes of its own that plays a round whenever it is told to."""
+    """A contender in processes of its own that executes a round on demand."""
 
     def __init__(
         self, name: str, line: list[str], environment: dict[str, str], folder: Path
     ) -> None:
         self.name = name
-        told, tell = os.pipe()
+        turns, tell = os.pipe()
         hear, say = os.pipe()
         self.tell, self.hear, self.heard = tell, hear, b""
         self.errors = (folder / f"{name}.txt").open("w+")
         self.process = subprocess.Popen(
-            line, cwd=folder, stdout=subprocess.DEVNULL, stderr=self.errors, start_new_session=True, pass_fds=(told, say),
-            env={**environment, TURNS: f"{told},{say}"},
+            line, cwd=folder, stdout=subprocess.DEVNULL, stderr=self.errors, start_new_session=True, pass_fds=(turns, say),
+            env={**environment, TURNS: f"{turns},{say}"},
         )  # fmt: skip
-        os.close(told)
+        os.close(turns)
         os.close(say)
 
     def wait(self, seconds: float) -> Lap:
-        """What it tells when a round is over."""
+        """Its message at the end of a round."""
         deadline = time.monotonic() + seconds
         while b"\n" not in self.heard:
             ready, _, _ = select.select([self.hear], [], [], max(0.0, deadline - time.monotonic()))

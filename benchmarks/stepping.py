@@ -10,7 +10,8 @@ from equipoise.engine.rounds import Loop
 from equipoise.experiment import Experiment
 from equipoise.records import State
 from equipoise.server import ServerData
-from equipoise.simulate import Simulation, configuration, job_of
+from equipoise.session import configuration, job_of
+from equipoise.simulate import Simulation
 from equipoise.storage.store import RoundRecord, Store
 from hearing import Hearing
 

@@ -45,12 +45,37 @@ if TYPE_CHECKING:
     from equipoise.tree import Tree as Tree
 
 _HOMES = {
-    "Callback": "callbacks", "EarlyStopping": "runs.early_stopping", "audit": "auditing", "run": "simulate", "resume": "simulate", "compare": "comparison", "Experiment": "experiment", "compose": "composition", "Method": "method", "Weights": "method", "Ups": "method", "Served": "method",
-    "State": "records", "Up": "records", "Down": "records", "PerClient": "records", "register": "extensions", "Run": "runs",
-    "Tree": "tree", "Dataset": "data", "DataConfig": "data", "from_arrays": "data", "from_sites": "data", "from_torch": "data", "from_frame": "data",
+    "Callback": "callbacks",
+    "EarlyStopping": "runs.early_stopping",
+    "audit": "auditing",
+    "run": "simulate",
+    "resume": "simulate",
+    "compare": "comparison",
+    "Experiment": "experiment",
+    "compose": "composition",
+    "Method": "method",
+    "Weights": "method",
+    "Ups": "method",
+    "Served": "method",
+    "State": "records",
+    "Up": "records",
+    "Down": "records",
+    "PerClient": "records",
+    "register": "extensions",
+    "Run": "runs",
+    "Tree": "tree",
+    "Dataset": "data",
+    "DataConfig": "data",
+    "from_arrays": "data",
+    "from_sites": "data",
+    "from_torch": "data",
+    "from_frame": "data",
     "from_huggingface": "data",
-    "supervised": "losses.terms", "distillation": "losses.terms", "proximity": "losses.terms", "term": "losses.terms",
-}  # fmt: skip
+    "supervised": "losses.terms",
+    "distillation": "losses.terms",
+    "proximity": "losses.terms",
+    "term": "losses.terms",
+}
 _PACKAGES = ("data", "losses", "metrics", "methods", "models", "weighting", "runs")
 __all__ = [*_HOMES]
 

@@ -33,7 +33,7 @@ class ClientProgress:
     Attributes:
         step: The step that clients perform, such as ``client`` or ``measure``.
         done: The number of clients that have answered.
-        total: The number of clients that were asked.
+        total: The number of clients in the exchange.
         by_node: On a cluster, the number of answers in this round by node.
     """
 
@@ -75,7 +75,7 @@ class Callback:
 class CallbackList(Callback):
     """Several callbacks as one.
 
-    Every callback hears of every event, also if an earlier one asked to stop.
+    Every callback receives every event, even if an earlier one requested a stop.
     """
 
     def __init__(self, callbacks: Callback | Iterable[Callback] | None = None) -> None:

@@ -211,7 +211,7 @@ class Client:
         return torch_stream(self._bench.seed, *purpose)
 
     def initial(self, model: str = "model") -> Tree:
-        """Return the initial weights of a model, in this client's architecture if it has its own."""
+        """Return the initial weights of a model, in the client's own architecture if it has one."""
         return self._bench.initial(self._bench.key(model, self.id))
 
     def load(self, tree: Tree | None, model: str = "model") -> Model:
@@ -345,7 +345,7 @@ class Client:
 
     @property
     def random_inputs(self) -> bool:
-        """True if training sees a sample differently at every visit, so outputs cannot be cached."""
+        """True if inputs are transformed at random, so that outputs cannot be cached."""
         return bool(self._bench.augment) or (self.inputs is not None and self.inputs.random)
 
     @property

@@ -77,7 +77,8 @@ def _kind_of(thing: Any) -> str:
             return kind
     raise ValueError(
         "expected a Method, a model, a Metric, a SupervisedLoss or a RegisteredSet, "
-        f"got {quoted(thing)}; say of a function what it is: @eq.register('partition'), one of {', '.join(REGISTRIES)}"
+        f"got {quoted(thing)}; name the kind of a function, such as @eq.register('partition'): "
+        f"one of {', '.join(REGISTRIES)}"
     )
 
 

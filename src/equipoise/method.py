@@ -202,7 +202,8 @@ class Ups(Sequence[Up]):
         total = float(np.sum(np.asarray(shares, dtype=np.float64)))
         if not total > 0:
             raise ValueError(
-                f"{name}: expected shares with a positive sum, got {total} over {len(self)} replies; no mean has such weights"
+                f"{name}: expected shares with a positive sum, got {total} over {len(self)} "
+                "replies; no mean has such weights"
             )
         return self._combined(name, shares, total)
 
@@ -234,7 +235,7 @@ class Ups(Sequence[Up]):
         return result.to(first.dtype) if first.is_floating_point() else result
 
     def gram(self, name: str, more: Sequence[Tree] = ()) -> np.ndarray:
-        """Return the inner products between the trees of the replies, and `more` trees after them."""
+        """Return the inner products of the trees of the replies, followed by `more` trees."""
         return gram([*self.values(name), *more])
 
 
@@ -360,7 +361,7 @@ class Method:
         return None
 
     def before(self, client: Client, received: Tree | None) -> Up:
-        """Measure the received model at the client, for weight rules; the result joins the reply."""
+        """Return measures of the received model, for weight rules; they join the reply."""
         return Up()
 
     def client(self, client: Client, down: Down) -> Up | None:
@@ -370,7 +371,7 @@ class Method:
         return Up(model=model)
 
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
-        """Measure the uploaded model at the client, for weight rules; the result joins the reply."""
+        """Return measures of the uploaded model, for weight rules; they join the reply."""
         return Up()
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
@@ -415,7 +416,8 @@ class Method:
         weights = self.weights(server, state, ups)
         if not isinstance(weights, Weights):
             raise TypeError(
-                f"{self.title}.weights returned {type(weights).__name__}; expected Weights(shares), one share per reply"
+                f"{self.title}.weights returned {type(weights).__name__}; expected Weights(shares) "
+                "with one share per reply"
             )
         cohort.weighed(ups.ids, weights)
         return self.update(server, state, ups, weights)
@@ -473,9 +475,24 @@ def mistake(kind: type[Method]) -> str | None:
 
 
 SLOTS = (
-    "advice", "check", "models", "start", "setup", "inputs", "before", "client", "after", "observe", "weights", "update", "deliver", "serves", "round",
-    "finish", "after_round_guest",
-)  # fmt: skip
+    "advice",
+    "check",
+    "models",
+    "start",
+    "setup",
+    "inputs",
+    "before",
+    "client",
+    "after",
+    "observe",
+    "weights",
+    "update",
+    "deliver",
+    "serves",
+    "round",
+    "finish",
+    "after_round_guest",
+)
 
 
 def overridden(method: Method, slot: str) -> bool:

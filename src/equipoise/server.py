@@ -111,7 +111,8 @@ class Server:
         """
         if self.data.validation is None:
             raise RuntimeError(
-                'this method has no validation data at the server; say so in its class: needs = ("validation",)'
+                "this method has no validation data at the server; declare in its class: "
+                'needs = ("validation",)'
             )
         return self.data.validation
 

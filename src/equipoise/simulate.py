@@ -3,57 +3,36 @@
 from __future__ import annotations
 
 import os
-import platform
-import sqlite3
 import sys
-import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import asdict
-from datetime import UTC, datetime
+from contextlib import ExitStack
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import torch
-
-from equipoise.callbacks import Callback, CallbackList
+from equipoise.callbacks import Callback
 from equipoise.data import Dataset, Federation
 from equipoise.data.check import DataReport, check_data, check_loaded
 from equipoise.data.pipeline import LoadedData, federate_loaded, is_user_path, load_with_tables
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.data.samples import Samples
 from equipoise.data.summary_text import default_model_text, summary_lines
-from equipoise.engine.evaluation import check_main
-from equipoise.engine.rounds import Loop
-from equipoise.engine.signals import interruptible
-from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, load
+from equipoise.experiment import ConfigurationError, Experiment, load
 from equipoise.experiment import experiment as experiment_from
-from equipoise.experiment.build import check_loss, prepare
 from equipoise.method import Method
-from equipoise.metrics import registry
 from equipoise.models.registry import AUTO
 from equipoise.runs.run import Run
-from equipoise.runs.time_budget import TimeBudget
-from equipoise.runtime.evaluation_messages import CheckState
-from equipoise.runtime.messages import Job, Request, state_of
+from equipoise.runtime.messages import Job
 from equipoise.server import ServerData
-from equipoise.storage.checkpoint import foreign_tensor
-from equipoise.storage.files import FILES
-from equipoise.storage.form import check_metadata, damaged, read_configuration
-from equipoise.storage.outdated import DEFAULTS, outdated, with_its_defaults
+from equipoise.session import Session, check_resumable, configuration, monitor_of
 from equipoise.storage.store import RunError, Store
-from equipoise.task import Task
-from equipoise.training.workbench import Workbench, one_thread
-from equipoise.transports.base import ClientError, Interrupted, Monitor, Transport
+from equipoise.transports.base import Transport
 from equipoise.transports.inprocess import InProcess, Loopback
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool
-from equipoise.validation import safe_yaml
 from equipoise.validation.deprecation import renamed_argument
-from equipoise.validation.imports import Imports, permitted
-from equipoise.version import __version__
+from equipoise.validation.imports import permitted
 
 
 class Simulated(Transport, Protocol):
@@ -130,15 +109,10 @@ def start(
     configuration(experiment)
     folder = Path(out) if out is not None else fresh_folder(experiment)
     with Simulation(experiment, callbacks, transport, report=describe is not None) as simulation:
-        job = job_of(simulation.experiment, uuid.uuid4().hex)
-        roster, bench, method = simulation.open(job, folder)
-        check_loss(simulation.experiment, roster.task)
-        if describe is not None:
-            describe(experiment, simulation.report, roster.task.shape)
-        store = Store.create(
-            folder, configuration(simulation.experiment), _metadata(simulation, job, roster)
-        )
-        return simulation.train(store, roster, bench, method)
+        if describe is None:
+            return simulation.start(folder)
+        report = simulation.report
+        return simulation.start(folder, lambda task: describe(experiment, report, task.shape))
 
 
 @renamed_argument("given", "experiment")
@@ -178,106 +152,21 @@ def resume(
         RunError: If the run is finished, damaged, or cannot be continued by this version.
     """
     connect = transport or on_cluster(cluster, trust_network)
+    store = Store(Path(folder), writing=True)
     with ExitStack() as on_failure:
-        store = Store(Path(folder), writing=True)
         on_failure.callback(store.close)
-        check_metadata(store.folder, store.meta)
-        saved = with_its_defaults(read_configuration(store.folder), store.meta("defaults"))
-        _check_unfinished(store, saved, from_round)
-        _check_resumable(store, saved, dataset, experiment)
+        saved = check_resumable(store, from_round, dataset, experiment)
+        if store.meta("roster") is not None:
+            raise RunError(
+                f"the data of {store.folder} are at sites; continue it over their network"
+            )
         if experiment is None:
             objects = {} if dataset is None else {"dataset": dataset}
             experiment = experiment_from({**saved, **objects}, permitted(saved, allow_imports))
-        if from_round is None:
-            store.check_files()
-        with Simulation(experiment, callbacks, connect) as simulation:
-            job = job_of(simulation.experiment, store.meta("run") or "")
-            roster, bench, method = simulation.open(job, store.folder)
-            _check_data_unchanged(store, roster, simulation)
-            if from_round is not None:
-                _check_states(store, simulation.transport, from_round, experiment)
-                store.go_back(from_round)
-            store.sweep()
-            on_failure.pop_all()
-            try:
-                return simulation.train(store, roster, bench, method)
-            except ClientError as error:
-                wrong = _foreign_tensor(store.folder, bench)
-                if wrong is None:
-                    raise
-                raise damaged(store.folder, wrong) from error
-
-
-def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | None) -> None:
-    """Refuse to resume a finished run.
-
-    Finished runs can be resumed if the last checkpoint is damaged, from an earlier round, or if
-    clients have not made their personal models or not evaluated the last ones yet.
-    """
-    if store.meta("status") != "finished":
-        return
-    if from_round is None:
-        is_complete = not store.missed(saved["rounds"]) and not store.unevaluated()
-    else:
-        is_complete = store.flaw(store.last_round()) is None
-    if is_complete:
-        # A kill right after the last commit leaves files that no row names.
-        store.sweep()
-        raise RunError(
-            f"{store.folder} is finished: all {saved['rounds']} rounds are there; "
-            f"`equipoise show {store.folder}` prints its result"
-        )
-
-
-def _check_resumable(
-    store: Store,
-    saved: Mapping[str, Any],
-    dataset: Dataset | None,
-    experiment: Experiment | None,
-) -> None:
-    """Refuse a run that cannot be rebuilt, or that this version would compute differently."""
-    reason = store.meta("not portable")
-    if dataset is not None and reason == OWN_DATA:
-        reason = None
-    if experiment is None and reason is not None:
-        raise RunError(
-            f"{store.folder} cannot be resumed from its file alone: {reason}; "
-            "call equipoise.resume(folder, experiment=experiment)"
-        )
-    reason = outdated(saved, store.meta("version"), store.meta("task"), store.meta("clients"))
-    if reason is not None:
-        raise RunError(
-            f"{store.folder} was {reason}; this version would compute other numbers than it "
-            "began with: run it anew"
-        )
-
-
-def _check_data_unchanged(store: Store, roster: Roster, simulation: Simulation) -> None:
-    if store.meta("fingerprint of") is None:  # versions whose fingerprint was one of all clients
-        fingerprint = old_fingerprint(simulation.federation)
-    else:
-        fingerprint = roster.fingerprint
-    if store.meta("fingerprint") == fingerprint:
-        return
-    recipe = store.meta("recipe")
-    if recipe.get("kind") == "table" and "schema" not in recipe:
-        raise RunError(
-            f"{store.folder} was begun by a version ({store.meta('version')}) that read tables in "
-            "another way (it had no schema), so it cannot be resumed; run the experiment anew"
-        )
-    raise RunError(
-        f"the data of {store.folder} have changed since it began; bring back the original data, "
-        "or run the experiment anew"
-    )
-
-
-def _foreign_tensor(folder: Path, bench: Workbench) -> str | None:
-    """Return the saved tensor that explains why a resumed run failed; None if there is none."""
-    store = Store(folder)
-    try:
-        return foreign_tensor(store, bench.initial)
-    finally:
-        store.close()
+        simulation = Simulation(experiment, callbacks, connect)
+        on_failure.pop_all()
+    with simulation:
+        return simulation.resume(store, from_round)
 
 
 def on_cluster(address: str | None, trust_network: bool) -> Connect | None:
@@ -292,15 +181,8 @@ def on_cluster(address: str | None, trust_network: bool) -> Connect | None:
     return partial(Cluster, address=address, trust_network=trust_network)
 
 
-def _with_budget(callbacks: CallbackList, experiment: Experiment) -> CallbackList:
-    """Return the callbacks, and one that ends the run when the experiment's budget is spent."""
-    if experiment.budget is None:
-        return callbacks
-    return CallbackList([*callbacks.callbacks, TimeBudget(experiment.budget)])
-
-
-class Simulation:
-    """An experiment whose data are on this machine, with its transport.
+class Simulation(Session):
+    """A session whose data are on this machine.
 
     Attributes:
         experiment: The experiment, with the name of the model that ``auto`` stands for.
@@ -308,6 +190,8 @@ class Simulation:
         monitor: Passes progress on to the callbacks.
         report: How the user's own data were read, if it was asked for.
     """
+
+    transport: Simulated
 
     def __init__(
         self,
@@ -324,7 +208,7 @@ class Simulation:
             transport: As for `run`.
             report: True to keep a report on the user's own data.
         """
-        self.monitor = Monitor(_with_budget(CallbackList(callbacks), experiment))
+        self.monitor = monitor_of(experiment, callbacks)
         connect: Connect | None = Loopback if transport == "loopback" else transport
         with ExitStack() as on_failure:
             # The processes import torch while the data are prepared here.
@@ -334,7 +218,6 @@ class Simulation:
             federation, self.report = load_data(experiment, report)
             self.experiment = experiment.with_model(federation.task.shape)
             on_failure.pop_all()
-        self.transport: Simulated
         if pool is not None:
             self.transport = Workers(pool, federation)
         elif connect is not None:
@@ -350,76 +233,48 @@ class Simulation:
         """
         return self.transport.federation
 
-    def __enter__(self) -> Simulation:
-        return self
+    def connect(self, job: Job, files: Path, known: Roster | None) -> Roster:
+        """Start the client runtimes; return names and sizes of the clients."""
+        return self.transport.open(job, files, self.monitor)
 
-    def __exit__(self, *error: object) -> None:
-        self.transport.close()
-
-    def open(self, job: Job, folder: Path) -> tuple[Roster, Workbench, Method]:
-        """Connect, and check that method, networks and data fit, before anything is written."""
-        with one_thread():
-            roster = self.transport.open(job, folder / FILES, self.monitor)
-            bench, method = prepare(self.experiment, roster.task, roster.ids)
-        check_main(self.experiment.evaluation, self.federation)
-        if "validation" in method.needs and not len(self.federation.server_validation):
-            raise ConfigurationError(
-                f"{method.title} measures models on validation data at the server, and there are "
-                "none; give the clients validation parts, such as data.split=[0.7, 0.15, 0.15], or "
-                "the server a set of its own: data.server_validation=0.1"
-            )
-        return roster, bench, method
-
-    def train(self, store: Store, roster: Roster, bench: Workbench, method: Method) -> Run:
-        """Compute all rounds that are missing, and close transport and store."""
-        data = self._server_data(roster, method)
-        loop = Loop(
-            self.experiment, method, bench, roster, self.transport, store, data, self.monitor
-        )
-        began = time.time()
-        failure: BaseException | None = None
-        try:
-            with one_thread(), interruptible() as requested:
-                self.monitor.interrupted = requested
-                loop.run()
-        except Interrupted:
-            failure = KeyboardInterrupt(
-                f"stopped after round {store.last_round()}; "
-                f"continue with `equipoise resume {store.folder}`"
-            )
-            raise failure from None
-        except BaseException as error:
-            failure = error
-            lost = store.lost() if isinstance(error, Exception) else None
-            if lost is not None:
-                raise RunError(lost) from error
-            raise
-        finally:
-            with suppress(sqlite3.Error, RunError):  # the error of a full disk is raised already
-                before = store.meta("wall seconds") or 0.0
-                store.set_meta("wall seconds", before + time.time() - began)
-            self.transport.close()
-            store.close()
-            self.monitor.callbacks.on_end(store.folder, failure)
-        return self._finished(store.folder)
-
-    def _server_data(self, roster: Roster, method: Method) -> ServerData:
+    def server_data(self, roster: Roster, method: Method) -> ServerData:
+        """Return the server's validation data if the method needs them, and shared tests."""
         federation = self.federation
         validation = shared = None
         if "validation" in method.needs:
+            if not len(federation.server_validation):
+                raise ConfigurationError(
+                    f"{method.title} measures models on validation data at the server, and there "
+                    "are none; give the clients validation parts, such as "
+                    "data.split=[0.7, 0.15, 0.15], or the server a set of its own: "
+                    "data.server_validation=0.1"
+                )
             validation = Samples.of(federation, federation.server_validation)
         if roster.shared:
             shared = Samples.of(federation, federation.shared_test)
         return ServerData(validation, shared)
 
-    def _finished(self, folder: Path) -> Run:
-        imports = Imports(self.experiment.imports.packages)
-        imports = imports.with_names(self.experiment.model_dump(mode="json"))
-        experiment = None
-        if self.experiment.why_not_remote is not None:
-            # A run object must not keep the data in memory.
-            experiment = self.experiment.model_copy(update={"dataset": None})
-        return Run(folder, imports, experiment)
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Facts about the data that the store holds."""
+        return self.federation.metadata
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The preparation of inputs, with the statistics of all clients."""
+        return self.federation.recipe
+
+    def stored_roster(self, roster: Roster) -> None:
+        """Return None: the data are here whenever the run is resumed."""
+        return
+
+    def same_data(self, store: Store, roster: Roster) -> bool:
+        """Return True if clients have the data with which a stored run began."""
+        if (
+            store.meta("fingerprint of") is None
+        ):  # versions whose fingerprint was one of all clients
+            return bool(store.meta("fingerprint") == old_fingerprint(self.federation))
+        return super().same_data(store, roster)
 
 
 def load_data(experiment: Experiment, report: bool) -> tuple[Federation, DataReport | None]:
@@ -466,64 +321,6 @@ def print_description(
         print(line, file=sys.stderr)
 
 
-def job_of(experiment: Experiment, run: str) -> Job:
-    """Return the message that opens client runtimes: the experiment and its permissions.
-
-    Args:
-        experiment: The experiment.
-        run: The identifier of the run.
-    """
-    return Job(run, experiment.to_spec(), experiment.imports.plain(), version=__version__)
-
-
-def configuration(experiment: Experiment) -> str:
-    """Return the text of the experiment's file.
-
-    Raises:
-        ConfigurationError: If the file could not be read again.
-    """
-    text = safe_yaml.dumped(experiment.model_dump(mode="json"))
-    try:
-        safe_yaml.parsed(text, "this experiment, written to a file,")
-    except safe_yaml.Unreadable as error:
-        raise ConfigurationError(str(error)) from None
-    if len(text.encode()) > safe_yaml.MOST_BYTES:
-        raise ConfigurationError(
-            f"expected an experiment of at most 1 MB, got one of {len(text) / 1e6:.1f} MB; "
-            "shorten its lists"
-        )
-    return text
-
-
-def _check_states(store: Store, transport: Transport, number: int, experiment: Experiment) -> None:
-    """Refuse to go back to a round whose client states are no longer on the clients' disks."""
-    then = store.current("client", at=number)
-    now = store.current("client")
-    requests = []
-    for client, file in then.items():
-        if file.kept_at == "client":
-            request = Request(
-                client,
-                CheckState.step,
-                CheckState().record(),
-                number,
-                experiment.rounds,
-                state=(state_of(file.path.name), file.digest),
-                committed=state_of(now[client].path.name),
-            )
-            requests.append(request)
-    replies = transport.exchange(requests, experiment.participation.deadline)
-    missing = [reply for reply in replies if reply.up is None]
-    if missing:
-        first = missing[0]
-        raise RunError(
-            f"{store.folder} cannot go back to round {number}: {len(missing)} of {len(then)} "
-            f"clients cannot; the first, {first.client!r}: "
-            f"{first.failure or first.error or first.stop}; "
-            "restore the states there, or run the experiment anew"
-        )
-
-
 def _pool(experiment: Experiment) -> Pool | None:
     """Return worker processes, or None if clients are executed in this process."""
     count = experiment.workers
@@ -542,41 +339,6 @@ def _pool(experiment: Experiment) -> Pool | None:
             "as package.module:name"
         )
     return Pool(count)
-
-
-def _metadata(simulation: Simulation, job: Job, roster: Roster) -> dict[str, Any]:
-    experiment = simulation.experiment
-    federation = simulation.federation
-    return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "version": __version__,
-        "environment": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cpu": torch.backends.cpu.get_cpu_capability(),
-        },
-        "run": job.run,
-        "task": asdict(roster.task),
-        "data": roster.name,
-        "clients": list(roster.ids),
-        "sizes": {part: list(sizes.values()) for part, sizes in roster.sizes.items()},
-        "shared test": roster.shared,
-        "facts": federation.metadata,
-        "recipe": federation.recipe,
-        "fingerprint": roster.fingerprint,
-        "fingerprint of": "clients",  # runs of formats 1 and 2 have one of the whole federation
-        "method": experiment.model_dump(mode="json")["method"],
-        "defaults": DEFAULTS,
-        "not portable": experiment.why_not_portable,
-        "metrics": _facts_of_metrics(experiment, roster.task),
-    }
-
-
-def _facts_of_metrics(experiment: Experiment, task: Task) -> dict[str, Any]:
-    """Return direction and unit of metrics that a reader's installation may not have."""
-    metrics = registry.check(task, experiment.evaluation.metrics, experiment.evaluation.main)
-    built_in = registry.REGISTRY.built_in
-    return {name: metric.facts for name, metric in metrics.items() if name not in built_in}
 
 
 def fresh_folder(experiment: Experiment) -> Path:

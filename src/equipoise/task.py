@@ -1,4 +1,4 @@
-"""What is to be learnt: the one fact that data, models, losses and metrics share."""
+"""The task: the one fact that data, models, losses and metrics share."""
 
 from __future__ import annotations
 
@@ -9,27 +9,41 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Task:
-    """Classification into `outputs` classes, or regression of one number (`outputs` = 1)."""
+    """Classification into `outputs` classes, or regression of one number (`outputs` = 1).
+
+    In regression, targets and outputs are (number - centre) / scale in training, and in the unit of
+    the number wherever they are reported. Centre and scale follow from the training rows of a seed,
+    so they are not compared: two seeds have the same task.
+
+    Attributes:
+        kind: Classification or regression.
+        shape: The shape of one sample; images have their channels first.
+        outputs: The number of outputs of a model.
+        class_names: The names of the classes, if they are known.
+        centre: The centre of the number to predict.
+        scale: The scale of the number to predict.
+    """
 
     kind: Literal["classification", "regression"]
-    shape: tuple[int, ...]  # of one sample; images have their channels first
+    shape: tuple[int, ...]
     outputs: int
     class_names: tuple[str, ...] = ()
-    # Of a number that is predicted: targets and outputs are (number - centre) / scale in training, and in its own unit wherever they are
-    # reported. Not compared: a simulation takes them from the training rows of its seed, and two seeds have one task.
     centre: float = field(default=0.0, compare=False)
     scale: float = field(default=1.0, compare=False)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Task:
-        """From plain data; runs of older versions have neither centre nor scale, and were trained without."""
+    def of(cls, data: Mapping[str, Any]) -> Task:
+        """Return the task that plain data describe.
+
+        Runs of older versions have neither centre nor scale, and were trained without.
+        """
         return cls(
-            given["kind"],
-            tuple(given["shape"]),
-            given["outputs"],
-            tuple(given["class_names"]),
-            given.get("centre", 0.0),
-            given.get("scale", 1.0),
+            data["kind"],
+            tuple(data["shape"]),
+            data["outputs"],
+            tuple(data["class_names"]),
+            data.get("centre", 0.0),
+            data.get("scale", 1.0),
         )
 
     @property

@@ -71,8 +71,8 @@ class Tree(Mapping[str, Tensor]):
         """The entries that are not trained: buffers and frozen parameters."""
         return self._keep(lambda name: name in self.untrained)
 
-    def _keep(self, wanted: Callable[[str], bool]) -> Tree:
-        tensors = {name: self[name] for name in self if wanted(name)}
+    def _keep(self, condition: Callable[[str], bool]) -> Tree:
+        tensors = {name: self[name] for name in self if condition(name)}
         return Tree(tensors, self.model, self.untrained & tensors.keys())
 
     def _map(self, function: Callable[[str], Tensor]) -> Tree:
@@ -89,7 +89,8 @@ class Tree(Mapping[str, Tensor]):
     def __mul__(self, factor: float) -> Tree:
         if isinstance(factor, Mapping):
             raise TypeError(
-                "tree * tree is not defined: for entrywise products use a.apply(torch.mul, b), for the inner product a.dot(b)"
+                "tree * tree is not defined: for entrywise products use a.apply(torch.mul, b), for "
+                "the inner product a.dot(b)"
             )
         return self._map(lambda name: self[name] * factor)
 

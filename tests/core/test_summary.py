@@ -287,7 +287,7 @@ def test_a_client_that_was_measured_without_a_value_has_none(
         ([], [5, 5], [0.7, 0.1, 0.2], "evaluation.splits names nothing"),
         (["test"], [0, 0], [0.8, 0.2, 0.0], "data.split gives tests no share"),
         (["test"], [0, 0], [0.7, 0.2, 0.1], "the largest has 9 and 10% of that is less than one"),
-        (["test"], [0, 1], [0.7, 0.2, 0.1], "no client that was asked at the last measurement"),
+        (["test"], [0, 1], [0.7, 0.2, 0.1], "no client of the last measurement"),
     ],
 )
 def test_the_reason_why_nothing_was_measured(

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from equipoise.records import Down, Record, Up, pack, unpack
+from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request, StateRef
-from equipoise.transports import wire
 from equipoise.transports.workers import sockets
 from equipoise.tree import Tree
 

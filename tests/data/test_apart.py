@@ -20,6 +20,7 @@ from equipoise.data.check import check_data
 from equipoise.data.patients.synthetic import write_patients
 from equipoise.data.roster import roster_of
 from equipoise.data.schema import Schema
+from equipoise.experiment import ConfigurationError
 
 SEED = 3
 HEART = Path(os.environ.get("EQUIPOISE_DATA", "")) / "uci_heart_disease.npz"
@@ -279,3 +280,166 @@ def test_a_run_apart_is_written_down_and_repeats_itself(mixed: Path, tmp_path: P
 def test_schema_of_the_dataset_stays_as_agreed(mixed: Path) -> None:
     together = federate(DataConfig(name=str(mixed), schema=MIXED_SCHEMA, apart=True), SEED)
     assert Schema(**together.recipe["schema"]).columns == Schema(**MIXED_SCHEMA).columns
+
+
+def one_sentence(message: str) -> bool:
+    return "\n" not in message and "Traceback" not in message
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"schema": None}, ["schema", "data schema join"]),
+        ({"partition": "dirichlet:0.3"}, ["dirichlet:0.3", "natural"]),
+        ({"samples": 20}, ["samples: 20"]),
+        ({"normalise": "pooled"}, ["pooled", "agreed"]),
+        ({"test": "global"}, ["test: global", "local"]),
+        ({"site": "ward"}, ["site: ward"]),
+        ({"label": "age"}, ["label", "'sick'", "'age'"]),
+        ({"categorical": ["ward"]}, ["ward", "category"]),
+        ({"normalise": "agreed"}, ["'age', 'seen', 'pressure'", "centre"]),
+        ({"schema": {**MIXED_SCHEMA, "classes": []}}, ["classes"]),
+        ({"schema": {"label": "sick", "classes": ["no", "yes"]}}, ["columns", "shape", "codes"]),
+        (
+            {"schema": {**MIXED_SCHEMA, "classes": [], "task": "regression"}},
+            ["centre", "scale"],
+        ),
+        (
+            {"schema": {**MIXED_SCHEMA, "missing": {"age": ["-9"]}}},
+            ["'age'", "gaps: true"],
+        ),
+        (
+            {"schema": {**MIXED_SCHEMA, "columns": [{"name": "age", "kind": "number"}]}},
+            ["'age'", "gaps"],
+        ),
+        (
+            {"schema": {**MIXED_SCHEMA, "columns": [{"name": "ward", "kind": "category"}]}},
+            ["'ward'", "categories"],
+        ),
+        ({"schema": {"classes": ["no"], "codes": [{"name": "A"}]}}, ["events"]),
+    ],
+)
+def test_settings_that_need_other_sites_are_refused(
+    mixed: Path, settings: dict[str, Any], named: list[str]
+) -> None:
+    data = {"name": str(mixed), "schema": MIXED_SCHEMA, "apart": True, **settings}
+    with pytest.raises(ConfigurationError) as error:
+        eq.Experiment(data=data)
+    assert one_sentence(str(error.value))
+    for part in named:
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("site", "text", "named"),
+    [
+        ("east", "age,ward,seen,pressure,sick\n40,a,20240102,90,maybe\n", ["east.csv", "'maybe'"]),
+        ("east", "age,ward,seen,pressure,sick\n", ["east.csv", "at least one row"]),
+        ("east", "", ["east.csv"]),
+        ("east", "age,ward,pressure,sick\n40,a,90,no\n", ["'east'", "'seen'"]),
+        ("east", "age,ward,seen,pressure,sick\nold,a,20240102,90,no\n", ["east.csv", "'old'"]),
+        ("east", "age,ward,seen,pressure,sick\n40,a,2024-1-2,90,no\n", ["east.csv", "2024-1-2"]),
+        ("east", "age,ward,seen,pressure,sick\n40,a,20240102,90,\n", ["east.csv", "line 2"]),
+        ("x" * 65, "age,ward,seen,pressure,sick\n40,a,20240102,90,no\n", ["x" * 65]),
+    ],
+)
+def test_a_site_that_does_not_fit_is_refused_before_anything_is_written(
+    mixed: Path, tmp_path: Path, site: str, text: str, named: list[str]
+) -> None:
+    (mixed / f"{site}.csv").write_text(text)
+    data = {"name": str(mixed), "schema": MIXED_SCHEMA, "apart": True}
+    experiment = eq.Experiment(data=data, workers=0)
+    with pytest.raises(ValueError) as error:
+        eq.run(experiment, tmp_path / "run", quiet=True)
+    assert one_sentence(str(error.value))
+    for part in named:
+        assert part in str(error.value)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError):
+        prepare_client(DataConfig(**data), SEED, site)
+
+
+def test_a_site_without_training_rows_is_refused(tmp_path: Path) -> None:
+    data = eq.from_sites(
+        {"a": (np.eye(6, dtype=np.float32), np.arange(6) % 2)}, part=np.full(6, 2), name="tests"
+    )
+    schema = {"classes": ["0", "1"], "shape": [6]}
+    config = DataConfig(name="tests", schema=schema, apart=True, test="site")
+    with pytest.raises(ValueError, match="'a' has no training"):
+        prepare_client(config, SEED, "a", data)
+
+
+def test_a_site_of_one_row_takes_part(mixed: Path, tmp_path: Path) -> None:
+    (mixed / "tiny.csv").write_text("age,ward,seen,pressure,sick\n40,z,20240102,,no\n")
+    together = federate(DataConfig(name=str(mixed), schema=MIXED_SCHEMA, apart=True), SEED)
+    assert together.train.sizes.tolist() == [21, 28, 1]
+    assert bool(torch.isfinite(together.x).all())
+
+
+def test_categories_that_the_schema_lacks_are_read_as_other(mixed: Path) -> None:
+    config = DataConfig(name=str(mixed), schema=MIXED_SCHEMA, apart=True)
+    south = prepare_client(config, SEED, "south")
+    other = south.recipe["features"].index("ward=other")
+    rows = south.source[south.x[:, other].numpy() == 1]
+    assert {MIXED["south"].splitlines()[1 + row].split(",")[3] for row in rows} == {"c"}
+
+
+@pytest.mark.parametrize("site", ["ä ö", "a+b=c", "日本", "site.v2", "'quoted'", "-x"])
+def test_odd_names_of_sites_have_streams_of_their_own(
+    mixed: Path, tmp_path: Path, site: str
+) -> None:
+    (mixed / f"{site}.csv").write_text(MIXED["north"])
+    config = DataConfig(name=str(mixed), schema=MIXED_SCHEMA, apart=True)
+    together = federate(config, SEED)
+    assert_same_client(prepare_client(config, SEED, site), together, site)
+    north, odd = together.ids.index("north"), together.ids.index(site)
+    assert not torch.equal(together.x[together.test[north]], together.x[together.test[odd]])
+
+
+def test_layouts_without_sites_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text(MIXED["north"])
+    config = DataConfig(name=str(tmp_path / "one.csv"), schema=MIXED_SCHEMA, apart=True)
+    with pytest.raises(ValueError, match="one file of each site"):
+        federate(config, SEED)
+    pool = tmp_path / "pool" / "ill"
+    pool.mkdir(parents=True)
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(pool / "0.png")
+    shape = {"classes": ["ill", "well"], "shape": [1, 8, 8]}
+    with pytest.raises(ValueError, match="one folder per site"):
+        federate(DataConfig(name=str(tmp_path / "pool"), schema=shape, apart=True), SEED)
+    patients = write_patients(tmp_path / "patients", seed=1, share=0.0005)
+    codes = {"classes": ["no", "yes"], "codes": [{"name": "A"}], "events": 9}
+    with pytest.raises(ValueError, match="folder of each site"):
+        federate(DataConfig(name=str(patients), schema=codes, apart=True), SEED)
+
+
+def test_histories_without_scales_of_codes_are_refused(tmp_path: Path) -> None:
+    folder = write_patients(tmp_path / "patients", seed=1, share=0.0005)
+    names = federate(DataConfig(name=str(folder)), SEED).recipe["codes"]
+    schema = {"classes": ["no", "yes"], "codes": [{"name": name} for name in names], "events": 9}
+    config = DataConfig(name=str(folder), schema=schema, apart=True)
+    with pytest.raises(ValueError, match="--statistics"):
+        prepare_client(config, SEED, "all")
+
+
+def test_repairs_of_other_sites_do_not_concern_a_site_alone(mixed: Path, tmp_path: Path) -> None:
+    schema = {
+        **MIXED_SCHEMA,
+        "values": {"ward": {"c": "b"}},  # north has no c
+        "sites": {"south": {"factors": {"age": 2.0}}},
+    }
+    config = DataConfig(name=str(mixed), schema=schema, apart=True, normalise="none")
+    together = federate(config, SEED)
+    for site in MIXED:
+        assert_same_client(prepare_client(config, SEED, site), together, site)
+    wrong = {**schema, "sites": {"sout": {"factors": {"age": 2.0}}}}
+    with pytest.raises(ValueError, match="south"):
+        federate(DataConfig(name=str(mixed), schema=wrong, apart=True), SEED)
+
+
+def test_a_scale_that_makes_inputs_infinite_is_refused(mixed: Path) -> None:
+    columns = [{"name": "age", "kind": "number", "gaps": False, "centre": 0, "scale": 1e-300}]
+    schema = {"label": "sick", "classes": ["no", "yes"], "columns": columns}
+    config = DataConfig(name=str(mixed), schema=schema, apart=True, normalise="agreed")
+    with pytest.raises(ValueError, match="'age'"):
+        prepare_client(config, SEED, "north")

@@ -129,7 +129,7 @@ def test_a_dry_run_prints_the_resolved_plan_and_leaves_nothing(
     wanted = eq.Experiment(**found)
     sizes = [len(rows) for rows in federate(wanted.data, wanted.seed).train]
     assert (
-        f"4 clients with {min(sizes)} to {max(sizes)} training samples ({sum(sizes)} in all), 4 asked in each of 5 rounds"
+        f"4 clients with {min(sizes)} to {max(sizes)} training samples ({sum(sizes)} in all), 4 in each of 5 rounds"
         in " ".join(plan.split())
     )
     assert "parameters" in plan and "measured: accuracy, loss; main metric: accuracy" in " ".join(

@@ -16,7 +16,8 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.experiment import ConfigurationError, experiment, load
-from equipoise.simulate import Simulation, job_of
+from equipoise.session import job_of
+from equipoise.simulate import Simulation
 from equipoise.storage.store import RunError
 from equipoise.transports.base import Monitor
 from equipoise.validation.imports import GROUPS, FromFile, Imports, permitted

@@ -20,7 +20,7 @@ INSTALL_SECONDS = 600
 
 
 def find_chromium() -> str | None:
-    """The browser's path; Debian's package is installed where that is possible and wanted, None if there is none."""
+    """The browser's path; Debian's package is installed where that is possible and permitted, None if there is none."""
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):
             return found
@@ -135,7 +135,7 @@ class Browser:
         ]
 
     def requested(self) -> list[str]:
-        """Addresses the page asked for, beside itself and what it holds inline."""
+        """Return the addresses that the page requested, except its own and inline data."""
         urls = [
             e["params"]["request"]["url"]
             for e in self.events

@@ -79,18 +79,19 @@ def local(folder: Path, *cores: int, store: int = STORE) -> Iterator[Local]:
 
 def processes(of: list[nodes.Node]) -> list[int]:
     """Everything that runs in the sessions of these nodes."""
-    wanted, found = {node.pid for node in of}, []
+    sessions = {node.pid for node in of}
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
                 state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-                if int(session) in wanted and state != "Z":
+                if int(session) in sessions and state != "Z":
                     found.append(int(entry.name))
     return found
 
 
 def gone(of: list[nodes.Node], seconds: float = 10.0) -> bool:
-    """Whether the actors there end within this time: they are told to, and not waited for."""
+    """Return True if the actors there end within this time, after a signal to end."""
     due = time.monotonic() + seconds
     while actors(of) and time.monotonic() < due:
         time.sleep(0.1)

@@ -19,11 +19,11 @@ import equipoise as eq
 from equipoise.client import Client
 from equipoise.data import federate
 from equipoise.data.federation import Parts
+from equipoise.experiment.build import prepare
 from equipoise.method import Method, Ups, Weights
 from equipoise.models import Network, build
 from equipoise.records import State, Up
 from equipoise.runs.run import Run
-from equipoise.simulate import prepare
 from equipoise.storage.checkpoint import load_server
 from equipoise.streams import default_generator, torch_stream
 from equipoise.task import Task
@@ -71,9 +71,9 @@ def finished(method: Any, out: Path, network: str = "cnn", **changes: Any) -> St
 
 
 def bench_for(method: Any = "fedavg", network: str = "cnn", **changes: Any) -> Workbench:
-    wanted = few(method, network, **changes)
-    federation = federate(wanted.data, wanted.seed, wanted.dataset)
-    return prepare(wanted, federation.task, federation.ids, federation)[0]
+    small = few(method, network, **changes)
+    federation = federate(small.data, small.seed, small.dataset)
+    return prepare(small, federation.task, federation.ids, federation)[0]
 
 
 def model_of(run: Run) -> Tree:
@@ -146,9 +146,9 @@ def vector(numbers: Sequence[float]) -> Tree:
     return Tree({"w": torch.tensor(numbers, dtype=torch.float32)})
 
 
-def client_of(wanted: eq.Experiment, id: str = "0", empty: bool = False) -> Client:
+def client_of(settings: eq.Experiment, id: str = "0", empty: bool = False) -> Client:
     """A client at work in round 1; `empty`: it has no training data."""
-    federation = federate(wanted.data, wanted.seed, wanted.dataset)
+    federation = federate(settings.data, settings.seed, settings.dataset)
     if empty:
         parts = [
             np.empty(0, np.int64) if name == id else part
@@ -156,14 +156,18 @@ def client_of(wanted: eq.Experiment, id: str = "0", empty: bool = False) -> Clie
         ]
         federation = replace(federation, train=Parts.of(parts))
     return Client(
-        prepare(wanted, federation.task, federation.ids, federation)[0], id, 1, wanted.rounds, {}
+        prepare(settings, federation.task, federation.ids, federation)[0],
+        id,
+        1,
+        settings.rounds,
+        {},
     )
 
 
-def plain_losses(wanted: eq.Experiment, model: Tree, ids: Sequence[str]) -> list[float]:
+def plain_losses(settings: eq.Experiment, model: Tree, ids: Sequence[str]) -> list[float]:
     """Mean cross-entropy of each client's training data, in float64, by a network of torch's own."""
-    federation = federate(wanted.data, wanted.seed, wanted.dataset)
-    spec = wanted.model
+    federation = federate(settings.data, settings.seed, settings.dataset)
+    spec = settings.model
     net = (
         (
             copy.deepcopy(spec)
@@ -199,10 +203,10 @@ def samples(run: Run) -> int:
     return int(sum(run.store.meta("sizes")["train"]))
 
 
-def refused(wanted: Any, out: Path) -> str:
+def refused(settings: Any, out: Path) -> str:
     """The sentence with which an experiment is refused before its first round: nothing was written."""
     try:
-        eq.run(wanted() if callable(wanted) else wanted, out=out)
+        eq.run(settings() if callable(settings) else settings, out=out)
     except ValueError as error:
         assert not out.exists()
         return str(error)

@@ -13,6 +13,7 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client
 from equipoise.data import federate
+from equipoise.experiment.build import prepare
 from equipoise.method import Method
 from equipoise.records import State, Up, read
 from equipoise.runs import Run
@@ -45,7 +46,7 @@ def scalar(
         x = np.sqrt(curvature / 2)
         sites[f"site{place}"] = (np.array([[x]], np.float32), np.array([centre * x], np.float32))
     training = {"lr": RATE, "batch": 1, "steps": 10, **changes.pop("training", {})}
-    wanted = {
+    config = {
         "data": {
             **WHOLE,
             "schema": {"centre": 0.0, "scale": 1.0},
@@ -60,7 +61,7 @@ def scalar(
         **changes,
     }
     return simulate.run(
-        eq.Experiment(**wanted, dataset=eq.from_sites(sites, kind="regression")), out
+        eq.Experiment(**config, dataset=eq.from_sites(sites, kind="regression")), out
     )
 
 
@@ -92,9 +93,9 @@ def bench_of(
     config: dict[str, Any], data: Mapping[str, tuple[np.ndarray, np.ndarray]]
 ) -> tuple[Workbench, Method]:
     """The workbench and method of an experiment on some sites, to work with single clients by hand."""
-    wanted = eq.Experiment(**config, dataset=eq.from_sites(dict(data)))
-    federation = federate(wanted.data, wanted.seed, wanted.dataset)
-    return simulate.prepare(wanted, federation.task, federation.ids, federation)
+    experiment = eq.Experiment(**config, dataset=eq.from_sites(dict(data)))
+    federation = federate(experiment.data, experiment.seed, experiment.dataset)
+    return prepare(experiment, federation.task, federation.ids, federation)
 
 
 def first_replies(bench: Workbench, method: Method) -> dict[str, Up]:

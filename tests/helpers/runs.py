@@ -131,9 +131,9 @@ def stopped(tmp: Path, method: Any = "scaffold", rounds: int = 3, **more: Any) -
         if record.round == rounds - 1:
             signal.raise_signal(signal.SIGINT)
 
-    wanted = experiment(config(tmp, method, rounds=rounds, **more))
+    interrupted = experiment(config(tmp, method, rounds=rounds, **more))
     with pytest.raises(KeyboardInterrupt, match=f"stopped after round {rounds - 1}"):
-        simulate.run(wanted, tmp / "run", Calling(on_round=interrupt))
+        simulate.run(interrupted, tmp / "run", Calling(on_round=interrupt))
     return tmp / "run"
 
 

@@ -45,7 +45,7 @@ class ByLoss(Method):
 
 @dataclass(frozen=True)
 class Slow(Method):
-    """Stands beside: remembers the mean of all models so far, and serves it."""
+    """A companion that remembers the mean of all models so far, and serves it."""
 
     def start(self, server: Server) -> State:
         state = super().start(server)

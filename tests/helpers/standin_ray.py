@@ -180,26 +180,26 @@ class StandIn:
         self.put_values.append(value)
         return Reference(self.head, value=_stored(value))
 
-    def get(self, asked: Any, timeout: float = 0.0) -> Any:
-        if isinstance(asked, list):
-            return [self.get(one) for one in asked]
-        if asked.error is not None:
-            raise asked.error
-        if asked.machine.dead:
+    def get(self, reference: Any, timeout: float = 0.0) -> Any:
+        if isinstance(reference, list):
+            return [self.get(one) for one in reference]
+        if reference.error is not None:
+            raise reference.error
+        if reference.machine.dead:
             raise ObjectLostError("Failed to retrieve object")
-        assert asked.call is None or asked.call.done
-        return asked.value
+        assert reference.call is None or reference.call.done
+        return reference.value
 
     def wait(
-        self, asked: list[Reference], num_returns: int, timeout: float
+        self, references: list[Reference], num_returns: int, timeout: float
     ) -> tuple[list[Reference], list[Reference]]:
-        """Who was asked first ends first, one at a time."""
+        """Calls end in the order in which they were made, one at a time."""
         assert num_returns == 1
-        for one in sorted(asked, key=lambda one: one.call.number if one.call else -1):
+        for one in sorted(references, key=lambda one: one.call.number if one.call else -1):
             if one.call is None or self._do(one.call):
-                return [one], [other for other in asked if other is not one]
+                return [one], [other for other in references if other is not one]
         self.clock.sleep(timeout)
-        return [], asked
+        return [], references
 
     def remote(self, **options: Any) -> Callable[[Any], Any]:
         assert options == {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
@@ -257,17 +257,13 @@ class StandIn:
             return False
         except (RayError, Exception, Died) as error:
             process.dead |= isinstance(error, Died)
-            told = (
-                RayActorError("\n  The actor died\nof a fault.")
-                if isinstance(error, Died)
-                else error
-            )
+            reported: Exception = RayTaskError(f"{type(error).__name__}: {error}")
+            if isinstance(error, Died):
+                reported = RayActorError("\n  The actor died\nof a fault.")
+            elif isinstance(error, RayError):
+                reported = error
             for one in call.left:
-                one.error = (
-                    told
-                    if isinstance(told, RayError)
-                    else RayTaskError(f"{type(error).__name__}: {error}")
-                )
+                one.error = reported
         call.done = True
         return True
 
@@ -296,7 +292,7 @@ def _stored(value: Any) -> Any:
 
 @contextmanager
 def stood_in(*cores: int) -> Iterator[StandIn]:
-    """A cluster with a head without cores and such nodes; what actors change of their process is afterwards as it was."""
+    """A cluster with a head without cores and such nodes; what actors change of their process is restored."""
     clock, threads = Clock(), torch.get_num_threads()
     ray = StandIn(clock)
     for count in cores:

@@ -29,13 +29,13 @@ class Lasting(Workers):
 
 
 def over(pool: Pool) -> Connect:
-    return lambda federation, wanted: Lasting(pool, federation)
+    return lambda federation, experiment: Lasting(pool, federation)
 
 
 def separated(disk: Path) -> Connect:
     """Nothing but the job tells the client runtime what to do, and states lie on its own disk."""
 
-    def connect(federation: Federation, wanted: Experiment) -> Separated:
+    def connect(federation: Federation, experiment: Experiment) -> Separated:
         return Separated(federation, disk)
 
     return connect

@@ -1,4 +1,4 @@
-"""A process that forks a child for every job it reads: children start at once and may kill themselves where they are told to.
+"""A process that forks a child for every job it reads: children start at once and may kill themselves at a given point.
 
 A job plays or resumes a run. With `die_at = n` the child kills itself at the n-th event: before and after every file written, every sync, every SQL
 statement that changes the store, and every removal. With `die_after = s` it is killed after s seconds instead, wherever it is. With `disk` the
@@ -84,7 +84,7 @@ def work(job: dict[str, Any], answer: int) -> None:
     if "die_after" in job:
         threading.Timer(job["die_after"], os.kill, (os.getpid(), signal.SIGKILL)).start()
     apart: Any = (
-        (lambda federation, wanted: Separated(federation, Path(job["disk"])))
+        (lambda federation, settings: Separated(federation, Path(job["disk"])))
         if "disk" in job
         else None
     )

@@ -85,7 +85,7 @@ def test_only_a_checkpoint_that_is_held_and_whole_is_gone_back_to(tmp_path: Path
         simulate.resume(folder)
     with pytest.raises(
         RunError,
-        match=r"the checkpoint of round 2 of .* is damaged, too: server-r2a0.safetensors is not as it was written",
+        match=r"the checkpoint of round 2 of .* is damaged, too: server-r2a0.safetensors was changed after it was written",
     ):
         simulate.resume(folder, from_round=2)
     assert Run(folder).last_round == 3 and len(Run(folder).rounds()) == 3  # nothing was given up
@@ -240,7 +240,7 @@ def test_opening_a_run_of_format_1_for_writing_migrates_it_whole_or_not_at_all(
     }
     store.close()
     flip(old / "files" / "server-r2a0.safetensors")
-    with pytest.raises(RunError, match="server-r2a0.safetensors is not as it was written"):
+    with pytest.raises(RunError, match="server-r2a0.safetensors was changed after it was written"):
         simulate.resume(old)
 
 

@@ -465,7 +465,7 @@ def test_what_is_wrong_with_a_file(
     )
     path.write_bytes(whole[:-1] + b"!")
     assert (
-        file_flaw(path, size, known) == "is not as it was written"
+        file_flaw(path, size, known) == "was changed after it was written"
         and file_flaw(path, size, "") is None
     )
     path.write_bytes(whole.replace(b"Record", b"record"))

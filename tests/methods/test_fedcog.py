@@ -18,7 +18,9 @@ import equipoise as eq
 from equipoise.cli import app
 from equipoise.client import Client
 from equipoise.composition import compose
-from equipoise.methods.fedcog import FedCOG, allocated, disagreement
+from equipoise.losses import disagreement
+from equipoise.losses.generation import lacking_labels
+from equipoise.methods.fedcog import FedCOG
 from equipoise.methods.fedequilibria import FedEquilibria
 from equipoise.records import Down
 from equipoise.streams import number, torch_stream
@@ -58,11 +60,13 @@ def test_labels_are_shared_out_by_what_is_lacking_and_rounded_down() -> None:
         total = sum(lacking)
         expected = [math.floor(Fraction(images * n, total)) if total else 0 for n in lacking]
         assert (
-            allocated(torch.from_numpy(counts), images).bincount(minlength=len(counts)).tolist()
+            lacking_labels(torch.from_numpy(counts), images)
+            .bincount(minlength=len(counts))
+            .tolist()
             == expected
         )
-    assert not len(allocated(torch.tensor([4, 4, 4]), 256)) and not len(
-        allocated(torch.tensor([0, 0]), 256)
+    assert not len(lacking_labels(torch.tensor([4, 4, 4]), 256)) and not len(
+        lacking_labels(torch.tensor([0, 0]), 256)
     )
 
 
@@ -103,7 +107,7 @@ def made(
     workbench: Workbench, method: FedCOG, previous: Tree | None
 ) -> tuple[Client, Tensor, Tensor, Tensor]:
     client = at(workbench, "ada", state={} if previous is None else {"previous": previous})
-    labels = allocated(torch.bincount(client.train.y, minlength=3), method.images)
+    labels = lacking_labels(torch.bincount(client.train.y, minlength=3), method.images)
     return client, labels, *method.generated(client, Down(model=workbench.initial("model")), labels)
 
 
@@ -285,7 +289,7 @@ def test_what_it_costs(tmp_path: Path) -> None:
     expected = 0
     for name in run.clients:
         y = at(workbench, name).train.y
-        count = len(allocated(torch.bincount(y, minlength=3), images))
+        count = len(lacking_labels(torch.bincount(y, minlength=3), images))
         sizes = [batch] * (count // batch) + ([count % batch] if count % batch else [])
         made_batches = sum((sizes * 99)[: epochs * math.ceil(len(y) / batch)])
         # No model of its own in the first round: the global one alone is asked.

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.methods.fedlsa import Anchors, FedLsa, separation
+from equipoise.losses import separation
+from equipoise.methods.fedlsa import FedLsa
 from equipoise.models import Network, build
+from equipoise.models.anchors import Anchors
 from equipoise.records import Down
 from equipoise.task import Task
 from tests.helpers.digits import refused

@@ -56,10 +56,10 @@ def test_headlines_for_every_kind_of_outcome():
     assert headline([card("a", 0.1)], accuracy) == "In this one run 1 of 1 clients gains."
     wide, clear = Card("a", 9, 0.4, 0.5, -0.1, p=0.3), Card("b", 9, 0.9, 0.5, 0.4, p=0.001)
     assert headline([wide, clear], accuracy).endswith(
-        "client a loses 10.0 points, which cannot be told from the luck of its finite test set."
+        "client a loses 10.0 points, which is not significant, given its finite test set."
     )
     assert headline([wide, card("c", 0.0)], accuracy).endswith(
-        "for none of them can it be told from the luck of a finite test set."
+        "none of these changes is significant, given finite test sets."
     )
 
 

@@ -64,25 +64,25 @@ def test_several_seeds_are_told_apart_by_their_intervals() -> None:
         {"fedavg": [0.70, 0.75, 0.80], "fedakd": [0.71, 0.76, 0.81], "fedprox": [0.2, 0.21, 0.2]}
     )
     assert best_methods(close).startswith(
-        "Which method has the best average cannot be told: the 95% intervals of fedakd and fedavg overlap."
+        "Which method has the best average is undecided: the 95% intervals of fedakd and fedavg overlap."
     )
     assert best_methods(replace(close, level=0.1)).startswith(
         "fedakd has the best average (76.0 %), over 3 seeds."
     )
     same = made_up({"fedavg": [0.70, 0.75], "fedakd": [0.70, 0.75]})
     assert best_methods(same).startswith(
-        "Which method has the best average cannot be told: the 95% intervals of fedavg and fedakd overlap."
+        "Which method has the best average is undecided: the 95% intervals of fedavg and fedakd overlap."
     )
     single = made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [math.nan, 0.9, math.nan]})
     assert best_methods(single).startswith(
-        "Which method has the best average cannot be told: fedakd finished in one seed only."
+        "Which method has the best average is undecided: fedakd finished in one seed only."
     )
 
 
 def test_harm_is_judged_alike_and_so_is_another_measure() -> None:
     harming = made_up({"fedavg": [0.55, 0.55, 0.62], "fedakd": [0.55, 0.62, 0.62]})
     assert best_methods(harming).endswith(
-        "Which method harms the fewest clients cannot be told: the 95% intervals of fedakd and fedavg overlap."
+        "Which method harms the fewest clients is undecided: the 95% intervals of fedakd and fedavg overlap."
     )
     by_worst = best_methods(
         made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [0.80, 0.81, 0.82]}, measure="worst")

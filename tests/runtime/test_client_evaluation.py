@@ -19,7 +19,7 @@ from equipoise.metrics import score_histograms
 from equipoise.metrics.registry import find
 from equipoise.records import Down, State, Up, pack, unpack
 from equipoise.runtime import client_histograms
-from equipoise.runtime.client_evaluation import evaluate, measure, score, served
+from equipoise.runtime.client_evaluation import NotCommon, evaluate, measure, score, served
 from equipoise.runtime.evaluation_messages import (
     CheckState,
     EvaluateModels,
@@ -204,12 +204,23 @@ def test_counts_and_the_majority_are_for_the_last_measurement_and_those_who_may(
 
 
 def test_slices_models_and_presence_are_sent_as_asked() -> None:
-    method = Serving(a=1.0, b=2.0)
+    tree = Tree({"w": torch.ones(1)})
+    common: Any = Served(2.0, same_for_all=True)  # type: ignore[arg-type]
+    method = Serving(a=1.0, b=common)
     up, rows = answer(method, PredictShared(Down(), "b", 38, 40))
     assert up.logits.tolist() == [[0.0, 2.0]] * 2 and rows == []
-    tree = Tree({"w": torch.ones(1)})
-    assert answer(Serving(a=tree), SendModel(Down(), "a"))[0].model is tree
+    handed: Any = Served(tree, same_for_all=True)  # type: ignore[arg-type]
+    assert answer(Serving(a=handed), SendModel(Down(), "a"))[0].model is tree
     assert answer(method, CheckState()) == (Up(), [])
+
+
+@pytest.mark.parametrize(
+    "request_of", [SendModel, lambda down, name: PredictShared(down, name, 0, 1)]
+)
+@pytest.mark.parametrize("name", ["a", "c"])
+def test_a_model_that_is_not_the_same_for_all_is_not_sent(request_of: Any, name: str) -> None:
+    with pytest.raises(NotCommon, match="same for all"):
+        answer(Serving(a=1.0, b=2.0), request_of(Down(), name))
 
 
 def test_the_distance_of_mean_features_is_that_of_the_clients_inputs() -> None:
@@ -618,22 +629,23 @@ def test_whether_all_were_delivered_the_same(one: Any, other: Any, same: bool) -
     assert alike([]) and alike([Down(one)])
 
 
-@pytest.mark.parametrize(("main", "test", "shared", "refused"), [
-    ("auroc", [[0, 1], [2]], [], True), ("auroc", [[0, 2], [1]], [], False), ("auroc", [[0, 3]], [0, 1], True), ("auroc", [[0]], [0, 3], False),
-    ("accuracy", [[0, 1]], [], False), ("auroc", [[], []], [], False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("main", "test", "shared", "refused"),
+    [
+        ("auroc", {"a": 1, "b": 1}, 0, True),
+        ("auroc", {"a": 2, "b": 1}, 0, False),
+        ("auroc", {"a": 2}, 1, True),
+        ("auroc", {"a": 1}, 2, False),
+        ("accuracy", {"a": 1}, 0, False),
+        ("auroc", {"a": 0, "b": 0}, 0, False),
+    ],
+)
 def test_a_main_metric_that_would_exist_for_nobody_is_refused(
-    main: str, test: Any, shared: Any, refused: bool
+    main: str, test: dict[str, int], shared: int, refused: bool
 ) -> None:
-    federation: Any = SimpleNamespace(
-        task=TWO,
-        test=[np.array(part, int) for part in test],
-        shared_test=np.array(shared, int),
-        y=torch.tensor([0, 0, 1, 1]),
+    roster: Any = SimpleNamespace(
+        task=TWO, classes={"test": test}, shared=shared, shared_classes=shared
     )
-    with (
-        pytest.raises(ValueError, match="evaluation.main: auroc needs samples of two classes")
-        if refused
-        else nullcontext()
-    ):
-        check_main(Evaluation(main=main), federation)
+    expected = pytest.raises(ValueError, match="evaluation.main: auroc needs samples of two")
+    with expected if refused else nullcontext():
+        check_main(Evaluation(main=main), roster)

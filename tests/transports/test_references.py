@@ -21,10 +21,10 @@ from equipoise.data import Federation, federate
 from equipoise.data.roster import roster_of
 from equipoise.experiment import experiment
 from equipoise.records import Down, Record, Up, unpack
+from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request, StateRef, state_file, state_name
-from equipoise.simulate import job_of
+from equipoise.session import job_of
 from equipoise.storage.files import digest_of, place
-from equipoise.transports import wire
 from equipoise.transports.ray import actor, references
 from equipoise.transports.ray.dispatch import share
 from equipoise.transports.ray.job_spec import JobSpec, job_spec_of

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise import simulate
 from equipoise.data import Federation, Parts, federate
 from equipoise.data.roster import PARTS, Roster, fingerprint, roster_of
 from equipoise.engine.rounds import Loop
@@ -24,6 +23,7 @@ from equipoise.experiment import experiment
 from equipoise.experiment.build import prepare
 from equipoise.records import Record, pack, unpack
 from equipoise.runtime.messages import PROTOCOL
+from equipoise.session import job_of
 from equipoise.storage.store import Store
 from equipoise.task import Task
 from equipoise.transports.base import Monitor
@@ -183,7 +183,7 @@ def test_another_protocol_is_refused(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = replace(
-        simulate.job_of(experiment(settings("fedavg")), "r"), protocol=PROTOCOL + 1, version="9.9"
+        job_of(experiment(settings("fedavg")), "r"), protocol=PROTOCOL + 1, version="9.9"
     )
     sentence = f"expected protocol {PROTOCOL}, got {PROTOCOL + 1} from equipoise 9.9; install the same version on both sides"
     for transport in (

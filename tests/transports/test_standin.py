@@ -20,6 +20,7 @@ from equipoise.experiment import ConfigurationError, Experiment, experiment
 from equipoise.records import Down, Record, Up
 from equipoise.runs import Run
 from equipoise.runtime.messages import Reply, Request, StateRef, reply_file, state_file, state_name
+from equipoise.session import job_of
 from equipoise.storage.store import RunError
 from equipoise.transports.base import Interrupted, Monitor
 from equipoise.transports.ray import actor, references
@@ -308,9 +309,7 @@ def opened(
             ),
         )
         found.append(Cluster(federate(wanted.data, wanted.seed, wanted.dataset), wanted, ADDRESS))
-        found[0].open(
-            simulate.job_of(wanted, "run"), tmp_path / "run" / "files", monitor or Monitor()
-        )
+        found[0].open(job_of(wanted, "run"), tmp_path / "run" / "files", monitor or Monitor())
         return found[0]
 
     yield open_
@@ -539,7 +538,7 @@ def test_a_cluster_is_that_of_this_machine_with_a_token_unless_one_says_otherwis
     )
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     for cluster in (Cluster(federation, wanted), Cluster(federation, wanted, "1.2.3.4:5", True)):
-        cluster.open(simulate.job_of(wanted, "run"), tmp_path / "files", Monitor())
+        cluster.open(job_of(wanted, "run"), tmp_path / "files", Monitor())
         cluster.close()
     assert seen == [("auto", False), ("1.2.3.4:5", True)]
 

@@ -34,6 +34,15 @@ from equipoise.validation.names import UnknownName, is_unicode, quoted
 from equipoise.validation.text import shown
 from equipoise.version import __version__
 
+_HELP = (
+    "Federated learning on heterogeneous clients: which clients gain and which lose by joining.\n\n"
+    "Try it on real images with nothing to download:\n\n"
+    "    equipoise run --data digits --partition dirichlet:0.3 --clients 10 --method fedavg "
+    "--rounds 20 --seed 1\n\n"
+    "then [bold]equipoise show[/] the folder that it names. [bold]equipoise methods[/] lists the "
+    "methods, [bold]equipoise data list[/] the data sets."
+)
+
 app = typer.Typer(
     name="equipoise",
     cls=Commands,
@@ -41,13 +50,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="""Federated learning that is fair and that does not hurt those who join.
-
-Try it on real images with nothing to download:
-
-    equipoise run --data digits --partition dirichlet:0.3 --clients 10 --method fedavg --rounds 20 --seed 1
-
-then [bold]equipoise show[/] the folder that it names. [bold]equipoise methods[/] lists the methods, [bold]equipoise data list[/] the data sets.""",
+    help=_HELP,
 )
 
 
@@ -110,23 +113,24 @@ def main() -> None:
 def _sentence(error: Exception) -> str | None:
     """Return the message for the user, or None for a bug, which shows its traceback."""
     if isinstance(error, MemoryError):
-        return f"not enough memory{f' ({shown(error)})' if str(error) else ''}; use less data, a smaller model or fewer --workers"
+        details = f" ({shown(error)})" if str(error) else ""
+        return f"not enough memory{details}; use less data, a smaller model or fewer --workers"
     if isinstance(error, OSError) and error.strerror:
-        return shown(
-            f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
-        )
+        if error.filename is None:
+            return shown(error.strerror)
+        return shown(f"{error.filename}: {error.strerror}")
     if isinstance(error, sqlite3.Error) or type(error).__name__ == "SafetensorError":
-        return f"the folder of a run is damaged ({shown(error)}); restore it from a copy, or run the experiment anew"
+        return (
+            f"the folder of a run is damaged ({shown(error)}); restore it from a copy, or run the "
+            "experiment anew"
+        )
     if not _is_ours(error):
         return None
-    # A configuration or data with several mistakes have a line for each; any other line break came
-    # with somebody's name.
-    lines = (
-        str(error).split("\n")
-        if type(error).__name__ in ("ConfigurationError", "DataErrors")
-        else [" ".join(str(error).split())]
-    )
-    return "\n".join(map(shown, lines))
+    if type(error).__name__ in ("ConfigurationError", "DataErrors"):
+        # A configuration or data with several mistakes have a line for each.
+        return "\n".join(map(shown, str(error).split("\n")))
+    # Any other line break comes from a name that a user chose.
+    return shown(" ".join(str(error).split()))
 
 
 def _is_ours(error: Exception) -> bool:

@@ -222,7 +222,8 @@ def run_and_print(
         columns: Measures that LaTeX and Markdown show.
 
     Raises:
-        typer.Exit: A run failed or a method refused its settings (1), or the comparison was interrupted (130).
+        typer.Exit: A run failed or a method refused its settings (1), or the comparison was
+            interrupted (130).
     """
     comparison = _compare(config, typed, execution, quiet)
     _print(comparison, output_format, columns)

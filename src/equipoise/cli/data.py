@@ -21,6 +21,8 @@ app = typer.Typer(
     help="Data sets: list, show, fetch, import; check your own; and the partitions.",
     no_args_is_help=True,
 )
+schemas = typer.Typer(help="Schemas of several sites: join them.", no_args_is_help=True)
+app.add_typer(schemas, name="schema")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Name = Annotated[str, typer.Argument(help="The name of a data set, see `equipoise data list`.")]
 DOMAIN_SHAPE = (3, 32, 32)  # of images of several data sets that are joined as domains
@@ -100,6 +102,21 @@ def check(
         Path | None,
         typer.Option(help="write the schema to this YAML file: edit it, then pass it as --schema"),
     ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            help="the name of a site; the path is its own file or folder, and others are elsewhere"
+        ),
+    ] = None,
+    statistics: Annotated[
+        bool,
+        typer.Option(
+            "--statistics",
+            help="with --save: add count, mean and variance of numbers, dates, patients' codes and "
+            "a target, from which `data schema join` takes centres and scales; "
+            "they leave the site with the file",
+        ),
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,7 +127,17 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how data are read: sites, classes, columns and files, with warnings before training."""
+    """Show how data are read: sites, classes, columns and files, with warnings before training.
+
+    A schema that is saved holds no row. It does hold names of columns, classes and categories.
+
+    Examples:
+      equipoise data check hospitals --label disease --save schema.yaml
+
+      equipoise data check va.csv --client va --label disease --save va.yaml   (at one site)
+
+      equipoise data check va.csv --client va --schema all.yaml --set data.apart=true
+    """
     from dataclasses import asdict
 
     from equipoise.cli.data_output import show_report
@@ -120,17 +147,39 @@ def check(
 
     options = {"data.name": path, "data.label": label, "data.site": site, "data.schema": schema}
     config = _data_config(options, settings or [])
-    if save is not None and save.exists():
-        raise ConfigurationError(f"--save: {save} exists; choose another file or remove it")
-    report = check_data(config, every_pixel=True)
+    if statistics and save is None:
+        raise ConfigurationError("--statistics: expected --save FILE with it; add it")
+    _refuse_existing(save)
+    if client is not None:
+        config = _of_one_site(config, client)
+    report = check_data(config, every_pixel=True, own_site=client)
     if as_json:
         typer.echo(json.dumps({**asdict(report), "schema": report.schema.plain()}, indent=2))
     else:
         show_report(report, sys.stdout)
     if save is not None:
-        _save_schema(save, config, report)
+        _save_schema(save, config, report, client, statistics)
     if report.problems:
         raise DataErrors(report.problems)
+
+
+def _refuse_existing(save: Path | None) -> None:
+    from equipoise.experiment import ConfigurationError
+
+    if save is not None and save.exists():
+        raise ConfigurationError(f"--save: {save} exists; choose another file or remove it")
+
+
+def _of_one_site(config: DataConfig, client: str) -> DataConfig:
+    """Return the data section with the file or folder of one site as its name."""
+    from equipoise.data.own_files import own_path
+    from equipoise.data.pipeline import is_user_path
+    from equipoise.validation.names import checked_name
+
+    checked_name(client, "--client:")
+    if not is_user_path(config):
+        return config
+    return config.model_copy(update={"name": str(own_path(Path(config.name), client))})
 
 
 def _data_config(options: dict[str, str | None], settings: list[str]) -> DataConfig:
@@ -148,13 +197,30 @@ def _data_config(options: dict[str, str | None], settings: list[str]) -> DataCon
     return experiment(with_settings({}, values)).data
 
 
-def _save_schema(file: Path, config: DataConfig, report: DataReport) -> None:
-    """Write the schema with the repairs that are certain, and the others as comments."""
-    from equipoise.data.check import check_with_repairs
-    from equipoise.data.message_text import plural
+def _save_schema(
+    file: Path, config: DataConfig, report: DataReport, client: str | None, statistics: bool
+) -> None:
+    """Write the schema with the repairs that are certain, and the others as comments.
 
-    repaired = check_with_repairs(config, report)
-    repaired.schema.save(file, repaired.findings)
+    The file of one site holds no reasons of proposals, since these quote its cells.
+    """
+    from equipoise.data.check import check_with_repairs
+    from equipoise.data.check.disclosure import disclosure_lines
+    from equipoise.data.message_text import plural
+    from equipoise.data.pipeline import load_with_tables
+    from equipoise.data.schema_statistics import with_statistics
+
+    repaired = check_with_repairs(config, report, client)
+    schema = repaired.schema
+    one_site = client is not None or len(report.sites) == 1
+    lines = []
+    if not repaired.problems and (one_site or statistics):
+        config = config.model_copy(update={"schema": schema})
+        dataset = load_with_tables(config, own_site=client).dataset
+        if statistics:
+            schema = with_statistics(schema, dataset)
+        lines = disclosure_lines(schema, dataset)
+    schema.save(file, repaired.findings, reasons=not one_site)
     proposals = [finding for finding in repaired.findings if finding.repair and not finding.certain]
     message = f"schema: {file}"
     if proposals:
@@ -163,6 +229,49 @@ def _save_schema(file: Path, config: DataConfig, report: DataReport) -> None:
     if report.problems and not repaired.problems:
         message += "; with it these data can be read"
     print(f"{message}; edit it and pass it as --schema {file}", file=sys.stderr)
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+@schemas.command()
+def join(
+    files: Annotated[
+        list[str],
+        typer.Argument(help="the schema of each site, as `data check --save` writes it there"),
+    ],
+    save: Annotated[Path, typer.Option(help="write the schema of all sites to this YAML file")],
+) -> None:
+    """Join the schemas of several sites, so that each can prepare its data alone.
+
+    Classes, categories, formats of dates, codes and marks of gaps are united. Centres and scales
+    follow from the statistics of the sites, if the files have them. Different labels, tasks,
+    shapes or kinds of a column are refused, with the names of the files.
+
+    Example:
+      equipoise data schema join va.yaml zurich.yaml --save all.yaml
+    """
+    from equipoise.data.agreement import check_complete
+    from equipoise.data.schema import schema_from
+    from equipoise.data.schema_join import join_schemas
+
+    _refuse_existing(save)
+    by_file = {}
+    for file in files:
+        schema = schema_from(file)
+        assert schema is not None
+        by_file[file] = schema
+    joined = join_schemas(by_file)
+    joined.schema.save(save)
+    for warning in joined.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    try:
+        check_complete(joined.schema)
+    except ValueError as error:
+        print(f"warning: not complete yet: {error}", file=sys.stderr)
+    print(
+        f"schema: {save}; give it to every site as data.schema, with data.apart: true",
+        file=sys.stderr,
+    )
 
 
 @app.command()
@@ -229,7 +338,7 @@ def describe_data(
     """Print the report on a user's data and the default model for images, on standard error.
 
     Args:
-        experiment: The experiment as it was given.
+        experiment: The experiment of the user.
         report: The report on the user's data; None for registered data sets.
         shape: The shape of one input, if it is known.
 

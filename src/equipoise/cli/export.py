@@ -12,13 +12,21 @@ from equipoise.cli.options import ImportOptions, option_groups
 
 @option_groups
 def export(
-    run: Annotated[Path, typer.Argument(help="the folder of a run")],
+    run: Annotated[
+        Path, typer.Argument(help="the folder of a run; with --site the identifier of a run")
+    ],
     import_options: ImportOptions,
     model: Annotated[
         str | None,
         typer.Option(help="global, personal, teacher, ...; default: what clients end up using"),
     ] = None,
     client: Annotated[str | None, typer.Option(help="whose personal model")] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="the folder of a site: use the models that it kept of the run"
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="the file; default: MODEL.safetensors in the run's folder")
     ] = None,
@@ -26,6 +34,8 @@ def export(
     """Save a trained model as safetensors, with a card that describes it."""
     from equipoise.runs import Run
     from equipoise.runs.export import export as save
+    from equipoise.site.kept import KeptRun
 
-    path, card = save(Run(run), model, client, out, allow_imports=import_options.packages)
+    source = Run(run) if site is None else KeptRun(site, str(run))
+    path, card = save(source, model, client, out, allow_imports=import_options.packages)
     print(f"model: {path}\ncard:  {card}")

@@ -27,7 +27,7 @@ def methods(
         typer.Option("--check", help="make the checks that every method must pass, on small data"),
     ] = False,
 ) -> None:
-    """List the methods with family, needs and cost, show one with its paper and parameters, or check it."""
+    """List the methods with family, needs and cost; or show or check one of them."""
     import json
 
     from equipoise import methods

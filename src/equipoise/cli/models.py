@@ -41,7 +41,7 @@ def models(
     output.table(["model", "inputs", *SHAPES], rows)
     if name is None:
         output.say(
-            "Numbers are parameters, with 10 outputs. Unless told, images of at least 16x16 "
+            "Numbers are parameters, with 10 outputs. By default images of at least 16x16 "
             "pixels take cnn, all else mlp."
         )
         output.say(

@@ -194,7 +194,8 @@ class ClusterOptions:
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="execute clients on a Ray cluster: HOST:PORT of its head, or auto for this machine",
+            help="execute clients on a Ray cluster: HOST:PORT of its head, "
+            "or auto for this machine",
         ),
     ] = None
     trust_network: Annotated[

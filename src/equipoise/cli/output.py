@@ -108,7 +108,7 @@ def plan(experiment: Experiment, federation: Federation) -> None:
     experiment = experiment.with_model(federation.task.shape)
     try_precision(experiment)
     bench, _ = prepare(experiment, roster.task, roster.ids)
-    check_main(experiment.evaluation, federation)
+    check_main(experiment.evaluation, roster)
     print(safe_yaml.dumped(experiment.model_dump(mode="json")), end="")
     sizes = list(roster.sizes["train"].values())
     evaluation = experiment.evaluation
@@ -119,7 +119,7 @@ def plan(experiment: Experiment, federation: Federation) -> None:
     say(
         styled("plan", "bold"),
         f": {len(roster.ids)} clients with {min(sizes)} to {max(sizes)} training samples "
-        f"({sum(sizes)} in all), {experiment.participation.size(len(roster.ids))} asked in each of "
+        f"({sum(sizes)} in all), {experiment.participation.size(len(roster.ids))} in each of "
         f"{experiment.rounds} rounds; {networks}; measured: {', '.join(metrics)}; main metric: "
         f"{main_of(metrics, evaluation.main)}",
     )

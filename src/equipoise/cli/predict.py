@@ -12,7 +12,9 @@ from equipoise.cli.options import ImportOptions, option_groups
 
 @option_groups
 def predict(
-    run: Annotated[Path, typer.Argument(help="the folder of a run")],
+    run: Annotated[
+        Path, typer.Argument(help="the folder of a run; with --site the identifier of a run")
+    ],
     data: Annotated[
         Path,
         typer.Argument(help="a CSV or NPZ file with new samples, in the form of the training data"),
@@ -29,7 +31,14 @@ def predict(
         typer.Option(
             min=0.0,
             max=1.0,
-            help="of two classes: predict the second one from this probability on; default: the more likely one",
+            help="predict the second of two classes from this probability on; default: the more "
+            "likely class",
+        ),
+    ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="the folder of a site: use the models that it kept of the run"
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="a CSV file; default: print")] = None,
@@ -41,10 +50,12 @@ def predict(
 
     from equipoise.runs import Run
     from equipoise.runs.export import predictions
+    from equipoise.site.kept import KeptRun
     from equipoise.validation.regular_files import check_regular
     from equipoise.validation.text import shown
 
-    header, rows = predictions(Run(run), data, model, client, import_options.packages, threshold)
+    source = Run(run) if site is None else KeptRun(site, str(run))
+    header, rows = predictions(source, data, model, client, import_options.packages, threshold)
     if out is not None:
         check_regular(out)
     with out.open("w", newline="") if out is not None else nullcontext(sys.stdout) as target:

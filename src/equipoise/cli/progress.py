@@ -1,4 +1,4 @@
-"""Progress of a run in the terminal: a bar with the time left, or plain lines without a terminal."""
+"""Progress of a run: a bar with the time left, or plain lines without a terminal."""
 
 from __future__ import annotations
 

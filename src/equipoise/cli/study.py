@@ -46,7 +46,7 @@ def study(
     """Run a published table and judge its claims.
 
     A study is a file with the methods, conditions, seeds and claims of a table. Finished runs are
-    kept: a second call runs what is missing. Results go to the folder `results` beside the file.
+    kept: a second call runs what is missing. Results go to the folder `results` next to the file.
 
     equipoise study experiments/papers/fedekd/retina.yaml --scale small
     """

@@ -25,7 +25,7 @@ from equipoise.storage.files import RunError, check_output
 from equipoise.storage.store import DATABASE
 from equipoise.transports.workers.processes import Forked, may_fork
 
-LAST_SECONDS = 10.0  # for a process to end after it was asked to
+LAST_SECONDS = 10.0  # for a process to end after SIGTERM
 
 
 class Child(Protocol):

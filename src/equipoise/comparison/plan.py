@@ -80,7 +80,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a comparison, training alone first, and the methods that refuse their settings."""
+    """All runs of a comparison, training alone first, and the refusals of methods."""
 
     cells: list[Cell]
     refusals: list[Refusal]

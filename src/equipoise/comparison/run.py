@@ -226,7 +226,8 @@ def _checked_jobs(jobs: int | None, cells: Sequence[Cell], cluster: str | None) 
         return jobs or cores()
     if jobs not in (None, 1):
         raise ConfigurationError(
-            f"jobs: expected 1 run at a time on a cluster, got {jobs}; each run has all of its cores"
+            f"jobs: expected 1 run at a time on a cluster, got {jobs}; each run has all of its "
+            "cores"
         )
     for cell in cells:
         if cell.experiment.why_not_portable is not None:

@@ -1,4 +1,4 @@
-"""The table of a comparison: means with intervals over seeds, tests, ranks, best and second best."""
+"""The table of a comparison: means and intervals over seeds, tests, ranks, best entries."""
 
 from __future__ import annotations
 

@@ -102,8 +102,8 @@ class Composed(Method):
                     f"{part.title} is a composition already; give all slots in one call of compose"
                 )
         check(self.base, self.guests)
-        # Copies, because the steps of a guest are told from those of the base by the object they
-        # belong to, also if one object fills two slots.
+        # Copies, because the object that a step is bound to says whose step it is, even if one
+        # object fills two slots.
         copies = {slot: copy(self.guests[slot]) for slot in SLOTS if slot in self.guests}
         object.__setattr__(self, "guests", copies)
         if "finish" in copies:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from equipoise.data.message_text import some
 from equipoise.data.schema import ColumnSchema, Schema
-from equipoise.data.tables.encoding import feature_names
+from equipoise.data.tables.encoding import outline
 from equipoise.data.tables.schema_inference import complete_schema
 from equipoise.task import Task
 from equipoise.validation.names import quoted
@@ -26,13 +26,15 @@ def check_complete(schema: Schema | None) -> Schema:
     """
     if schema is None:
         raise ValueError(
-            "data.apart: expected a schema on which all sites agree, got none; write one at each site "
+            "data.apart: expected a schema on which all sites agree, got none; write one at "
+            "each site "
             "with `equipoise data check --save`, and join them with `equipoise data schema join`"
         )
     _check_target(schema)
     if not (schema.inputs or schema.shape or schema.codes):
         raise ValueError(
-            "data.apart: expected a schema with columns of a table, the shape of images or arrays, or "
+            "data.apart: expected a schema with columns of a table, the shape of images or "
+            "arrays, or "
             "the codes of patients' events, got none of them"
         )
     for column in schema.inputs:
@@ -49,7 +51,8 @@ def _check_target(schema: Schema) -> None:
     """Refuse a schema that does not say what is predicted."""
     if schema.predicts is None:
         raise ValueError(
-            "data.apart: expected classes in the schema, or centre and scale of the number to predict, "
+            "data.apart: expected classes in the schema, or centre and scale of the number to "
+            "predict, "
             "got neither; add one of them"
         )
     if schema.predicts == "classification" and not schema.classes:
@@ -59,7 +62,8 @@ def _check_target(schema: Schema) -> None:
         )
     if schema.predicts == "regression" and schema.scale is None:
         raise ValueError(
-            "data.apart: expected `centre` and `scale` of the number to predict in the schema, since "
+            "data.apart: expected `centre` and `scale` of the number to predict in the schema, "
+            "since "
             "no site knows those of the others, got none; add them (0 and 1 leave it as it is)"
         )
 
@@ -75,7 +79,8 @@ def _check_column(column: ColumnSchema, schema: Schema) -> None:
     for entry, is_open in open_entries.items():
         if is_open:
             raise ValueError(
-                f"data.apart: expected `{entry}` of column {name} in the schema, since no site knows "
+                f"data.apart: expected `{entry}` of column {name} in the schema, since no site "
+                "knows "
                 "the rows of the others, got none; add it"
             )
     if not column.gaps and schema.empties(column.name):
@@ -105,6 +110,15 @@ def _lacks_scaling(column: ColumnSchema) -> bool:
     return column.kind != "category" and column.scale is None
 
 
+def agreed_schema(schema: Schema | None) -> Schema:
+    """Return the schema by which every site reads its rows: complete, with cells replaced.
+
+    Raises:
+        ValueError: If there is none, or if it leaves something open.
+    """
+    return complete_schema(check_complete(schema), Schema())
+
+
 def task_of(schema: Schema | None) -> Task:
     """Return the task of an experiment whose sites prepare their data alone.
 
@@ -116,7 +130,7 @@ def task_of(schema: Schema | None) -> Task:
     Raises:
         ValueError: If the schema is not complete.
     """
-    schema = complete_schema(check_complete(schema), Schema())
+    schema = agreed_schema(schema)
     shape = _input_shape(schema)
     if schema.predicts == "regression":
         assert schema.centre is not None and schema.scale is not None
@@ -127,7 +141,7 @@ def task_of(schema: Schema | None) -> Task:
 def _input_shape(schema: Schema) -> tuple[int, ...]:
     """Return the shape of one input of a model."""
     if schema.inputs:
-        return (len(feature_names(schema.inputs)),)
+        return (len(outline(schema.inputs)["features"]),)
     if schema.codes:
         assert schema.events is not None
         return 1 + schema.events, HISTORY_WIDTH

@@ -44,7 +44,8 @@ def own_files(path: Path) -> dict[str, Path]:
     check_regular(path)
     if not path.is_dir():
         raise ValueError(
-            f"{path}: data.apart expects a folder with one file or folder per site, got one file; make "
+            f"{path}: data.apart expects a folder with one file or folder per site, got one "
+            "file; make "
             "one file of each site"
         )
     if is_patients(path):
@@ -59,7 +60,8 @@ def _patient_folders(path: Path) -> dict[str, Path]:
     sites = list(record_folders(path))
     if sites == [""]:
         raise ValueError(
-            f"{path}: data.apart expects one folder of patients and events per site, got one for all; "
+            f"{path}: data.apart expects one folder of patients and events per site, got one "
+            "for all; "
             "make a folder of each site"
         )
     return {checked_name(site, "the site of a folder"): path / site for site in sites}
@@ -147,7 +149,9 @@ def read_own(config: DataConfig, site: str, path: Path) -> Dataset:
         dataset = _own_images(config, schema, site, path)
     else:
         dataset = _own_table(config, schema, site, path)
-    return with_schema(dataset.as_task(schema.predicts), schema)
+    # Messages name the site, and the name of its file stays there.
+    dataset = replace(dataset.as_task(schema.predicts), name=site)
+    return with_schema(dataset, schema)
 
 
 def _own_table(config: DataConfig, schema: Schema, site: str, path: Path) -> Dataset:

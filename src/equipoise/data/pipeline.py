@@ -15,6 +15,7 @@ from equipoise.data.dataset import TEST, TRAIN, VALIDATION, Dataset
 from equipoise.data.federation import DataSplit, Federation, Parts, join_federations
 from equipoise.data.partitions import Partition, Pool, parse, partition_pool
 from equipoise.data.preparation import prepare
+from equipoise.data.schema import Schema
 from equipoise.data.shift import label_distance
 from equipoise.data.splits import equal_samples, split
 from equipoise.data.tables.schema_inference import with_schema
@@ -185,7 +186,7 @@ def _federate(
     groups = np.arange(len(dataset.x))
     if config.duplicates == "together":
         groups = equal_samples(dataset)
-    _refuse_mostly_equal(groups, dataset)
+    _refuse_mostly_equal(groups, dataset, client)
     pool, shared_test = _pool_and_shared_test(config, seed, dataset, groups)
     if config.samples is not None and config.samples < len(pool):
         pool = np.sort(stream(seed, "samples").choice(pool, config.samples, replace=False))
@@ -334,7 +335,10 @@ def _load_patients(config: DataConfig, own_site: str | None) -> Dataset:
     path = Path(config.name)
     rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
     records = read_patients(path, config.site, rule, own_site=own_site)
-    return histories.dataset_of(records, path.name, config.events, source="own files")
+    schema = config.schema or Schema()
+    vocabulary = tuple(code.name for code in schema.codes) or None
+    events = config.events or schema.events
+    return histories.dataset_of(records, path.name, events, vocabulary, source="own files")
 
 
 def _load_tables(config: DataConfig, own_site: str | None) -> LoadedData:
@@ -431,11 +435,12 @@ def _with_latest_events(dataset: Dataset, events: int | None) -> Dataset:
     return latest(dataset, events)
 
 
-def _refuse_mostly_equal(groups: np.ndarray, dataset: Dataset) -> None:
+def _refuse_mostly_equal(groups: np.ndarray, dataset: Dataset, client: str | None) -> None:
     """Refuse data most of which are one sample: a group of duplicates stays on one side."""
     if len(groups) > 1 and np.bincount(groups).max() > len(groups) / 2:
+        owner = f"data set {dataset.name}" if client is None else f"client {quoted(client)}"
         raise ValueError(
-            f"data set {dataset.name}: more than half of its samples are equal to each other, "
+            f"{owner}: more than half of its samples are equal to each other, "
             "so they cannot be split without putting equal samples on both sides; "
             "set duplicates: separate if they are different cases"
         )

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.data.agreement import check_scaling
+from equipoise.data.agreement import check_complete, check_scaling, task_of
 from equipoise.data.arrays.images import IMAGE_ENDINGS, read_images
 from equipoise.data.arrays.npz import read_npz
 from equipoise.data.arrays.transforms import NORMALISATIONS, normalised, resized
 from equipoise.data.arrays.user_data import images_first
 from equipoise.data.config import DataConfig
-from equipoise.data.dataset import Dataset
+from equipoise.data.dataset import Column, Dataset
 from equipoise.data.federation import DataSplit, Federation, Parts
 from equipoise.data.patients import histories
 from equipoise.data.patients.codes import PANCREATIC_CANCER, LabelRule, read_rule
@@ -28,6 +28,7 @@ from equipoise.data.tables.cell_numbers import column_as_numbers
 from equipoise.data.tables.repairs import Table
 from equipoise.data.tables.schema_inference import schema_of
 from equipoise.data.tables.sites import Origin, origin_of, read_new_rows, repair_table
+from equipoise.validation.names import quoted
 
 NewData = Path | str | np.ndarray | Tensor
 Recipe = dict[str, Any]
@@ -145,6 +146,35 @@ def _prepare_arrays(dataset: Dataset, config: DataConfig, split: DataSplit) -> _
     return _Inputs(x, rows, split.through(_positions(rows, len(dataset.x))), recipe)
 
 
+def recipe_without_data(config: DataConfig) -> Recipe:
+    """Return the recipe of inputs that a server without data may keep.
+
+    It follows from the schema and the scaling. No client's statistics are in it.
+
+    Args:
+        config: The data section, with `apart`.
+    """
+    schema = check_complete(config.schema)
+    if schema.inputs:
+        scaling = "client" if config.normalise == "auto" else config.normalise
+        columns = tuple(Column(column.name, column.categories) for column in schema.inputs)
+        no_rows = np.empty((0, len(columns)))
+        recipe = encoding.fit(no_rows, columns, schema.inputs, Parts.of([]), (), scaling)
+    elif schema.codes:
+        no_histories = np.empty((0, *task_of(schema).shape))
+        names = tuple(code.name for code in schema.codes)
+        recipe = histories.agreed(no_histories, names, schema.codes)
+    else:
+        shape = list(task_of(schema).shape)
+        recipe = {
+            "kind": "image" if len(shape) == 3 else "array",
+            "pixels": False,
+            "normalise": "none" if config.normalise == "auto" else config.normalise,
+            "shape": shape,
+        }
+    return {**recipe, "class_names": list(schema.classes), "schema": schema.plain()}
+
+
 def _positions(rows: np.ndarray, total: int) -> np.ndarray:
     """Return for every row of a data set its position among the used rows; -1 if unused."""
     positions = np.full(total, -1)
@@ -203,10 +233,21 @@ def _prepare_table(
             rows.append(own_rows)
         common.append(np.arange(start, start + len(own_rows)))
         start += len(own_rows)
+    x = np.concatenate(blocks)
+    if scaling == "agreed":
+        _check_agreed_scale(x, recipe)
     new_split = DataSplit(*parts, *common)
-    return _Inputs(
-        torch.from_numpy(np.concatenate(blocks)), np.concatenate(rows), new_split, recipe
-    )
+    return _Inputs(torch.from_numpy(x), np.concatenate(rows), new_split, recipe)
+
+
+def _check_agreed_scale(x: np.ndarray, recipe: Recipe) -> None:
+    """Refuse a scale of the schema that is far too small for the numbers of a column."""
+    infinite = np.flatnonzero(~np.isfinite(x).all(axis=0))
+    if len(infinite):
+        raise ValueError(
+            f"column {quoted(recipe['features'][infinite[0]])}: its numbers become infinite with "
+            "the centre and scale of the schema; correct them there"
+        )
 
 
 def _table_scaling(dataset: Dataset, config: DataConfig, split: DataSplit) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,6 +35,8 @@ class Roster:
         fingerprints: A digest of each client's prepared data.
         shared: The number of samples of a test set that every client runtime holds.
         shared_fingerprint: A digest of that test set.
+        classes: Part -> client -> number of classes that occur in it; empty for regression.
+        shared_classes: The number of classes that occur in the shared test set.
     """
 
     task: Task
@@ -44,6 +46,8 @@ class Roster:
     fingerprints: Mapping[str, str]
     shared: int = 0
     shared_fingerprint: str = ""
+    classes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    shared_classes: int = 0
 
     @cached_property
     def fingerprint(self) -> str:
@@ -76,21 +80,28 @@ class Roster:
         ids: list[str] = []
         fingerprints: dict[str, str] = {}
         sizes: dict[str, dict[str, int]] = {part: {} for part in PARTS}
+        classes: dict[str, dict[str, int]] = {part: {} for part in first.classes}
         for roster in rosters:
             ids += roster.ids
             fingerprints.update(roster.fingerprints)
             for part in PARTS:
                 sizes[part].update(roster.sizes[part])
-        joined = cls(
-            first.task,
-            first.name,
-            tuple(ids),
-            sizes,
-            fingerprints,
-            first.shared,
-            first.shared_fingerprint,
+            for part in classes:
+                classes[part].update(roster.classes.get(part, {}))
+        joined = replace(
+            first, ids=tuple(ids), sizes=sizes, fingerprints=fingerprints, classes=classes
         )
         return joined.checked()
+
+    def only(self, client: str) -> Roster:
+        """Return the roster of one client."""
+        return replace(
+            self,
+            ids=(client,),
+            sizes={part: {client: sizes[client]} for part, sizes in self.sizes.items()},
+            fingerprints={client: self.fingerprints[client]},
+            classes={part: {client: count[client]} for part, count in self.classes.items()},
+        )
 
     def _check_compatible(self, other: Roster) -> None:
         """Refuse another roster with a different task or shared test set."""
@@ -133,6 +144,11 @@ class Roster:
                     f"client {client!r} sent no sizes or no fingerprint of its data; "
                     "install the same version on both sides"
                 )
+            if not self._has_classes(client):
+                raise ValueError(
+                    f"client {client!r} sent numbers of classes that cannot be; "
+                    "install the same version on both sides"
+                )
         if not any(self.sizes["train"].values()):
             raise ValueError(
                 f"none of the clients {_some(self.ids)} has a training sample; "
@@ -143,6 +159,14 @@ class Roster:
     def _has_sizes(self, client: str) -> bool:
         counts = [self.sizes[part].get(client) for part in PARTS]
         return all(type(count) is int and count >= 0 for count in counts)
+
+    def _has_classes(self, client: str) -> bool:
+        for part, counts in self.classes.items():
+            most = min(self.sizes[part][client], self.task.outputs) if part in PARTS else -1
+            count = counts.get(client)
+            if type(count) is not int or not 0 <= count <= most:
+                return False
+        return True
 
 
 def _some(names: Sequence[str]) -> str:
@@ -157,6 +181,13 @@ def roster_of(federation: Federation) -> Roster:
         sizes[name] = dict(zip(federation.ids, map(int, part.sizes), strict=True))
     digests = _fingerprints(federation, list(parts.values()))
     shared = federation.shared_test
+    classes = {}
+    shared_classes = 0
+    if federation.task.classifies:
+        for name, part in parts.items():
+            counts = _class_counts(federation, part)
+            classes[name] = dict(zip(federation.ids, counts, strict=True))
+        shared_classes = len(np.unique(federation.y.numpy()[shared]))
     roster = Roster(
         task=federation.task,
         name=federation.name,
@@ -165,8 +196,19 @@ def roster_of(federation: Federation) -> Roster:
         fingerprints=dict(zip(federation.ids, digests, strict=True)),
         shared=len(shared),
         shared_fingerprint=fingerprint(federation, shared) if len(shared) else "",
+        classes=classes,
+        shared_classes=shared_classes,
     )
     return roster.checked()
+
+
+def _class_counts(federation: Federation, part: Parts) -> list[int]:
+    """Return how many classes occur in a part of each client's data, for all clients at once."""
+    outputs = federation.task.outputs
+    labels = federation.y.numpy()[part.index]
+    pairs = np.unique(part.owners * outputs + labels)  # one number for each client and class
+    counts: list[int] = np.bincount(pairs // outputs, minlength=len(part)).tolist()
+    return counts
 
 
 def fingerprint(federation: Federation, *parts: np.ndarray) -> str:

@@ -21,10 +21,19 @@ from equipoise.data.schema import (
 from equipoise.data.tables.cell_numbers import is_number
 from equipoise.data.tables.label_findings import split_classes
 from equipoise.data.tables.repairs import name_key
+from equipoise.data.tables.schema_inference import after_values
 from equipoise.validation.names import quoted
 
 _DAY_AND_MONTH = ("%d/", "%m/")  # beginnings of formats in which one date may have two meanings
-_Scaled = ColumnSchema | CodeSchema | Schema
+# Key of a schema -> its noun, and what to do if sites differ.
+_DIFFERENCES = {
+    "label": ("label", "choose the same column at both sites (`data check --label`)"),
+    "predicts": ("task", "choose the same at both sites (`data check --set data.task=...`)"),
+    "shape": (
+        "shape of inputs",
+        "choose one, with `data check --set data.image_size=...` or in both files",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -58,12 +67,13 @@ def join_schemas(schemas: Mapping[str, Schema]) -> JoinedSchema:
     for key in ("label", "predicts", "shape"):
         merged[key] = _same(schemas, key, problems)
     merged["task"] = merged.pop("predicts")
-    merged["classes"] = _joined_classes(schemas, merged["label"], problems)
+    merged |= _joined_repairs(schemas, problems)
+    values = merged["values"].get(merged["label"], {})
+    merged["classes"] = _joined_classes(schemas, merged["label"], values, problems)
     merged["columns"] = _joined_columns(schemas, problems, warnings)
     merged["codes"] = _joined_codes(schemas, problems)
     merged["events"] = max((schema.events or 0 for schema in schemas.values()), default=0) or None
     merged |= _scaling(schemas, "the label", problems)
-    merged |= _joined_repairs(schemas, problems)
     merged["sites"] = _joined_sites(schemas, problems)
     if problems:
         raise DataErrors(problems)
@@ -75,13 +85,12 @@ def _same(schemas: Mapping[str, Schema], key: str, problems: list[str]) -> Any:
     """Return the value that all schemas have for a key."""
     (first, schema), *others = schemas.items()
     value = getattr(schema, key)
-    noun = {"label": "label", "predicts": "task", "shape": "shape"}[key]
+    noun, remedy = _DIFFERENCES[key]
     for other, schema in others:
         if getattr(schema, key) != value:
             problems.append(
                 f"{first} and {other}: expected one {noun}, got {_shown(value)} and "
-                f"{_shown(getattr(schema, key))}; bring both sites to the same, and write their "
-                "schemas anew"
+                f"{_shown(getattr(schema, key))}; {remedy}"
             )
     return value
 
@@ -95,13 +104,24 @@ def _shown(value: Any) -> str:
 
 
 def _joined_classes(
-    schemas: Mapping[str, Schema], label: str | None, problems: list[str]
+    schemas: Mapping[str, Schema],
+    label: str | None,
+    values: Mapping[str, str],
+    problems: list[str],
 ) -> tuple[str, ...]:
-    """Return the classes of all sites; one class under two names is a problem."""
-    counts = {file: Counter(schema.classes) for file, schema in schemas.items()}
+    """Return the classes of all sites; one class under two names is a problem.
+
+    Args:
+        schemas: The schema of each file.
+        label: The label column.
+        values: The classes that all sites write in place of cells.
+        problems: A list that receives what differs.
+    """
+    classes_of = {file: after_values(schema.classes, values) for file, schema in schemas.items()}
+    counts = {file: Counter(names) for file, names in classes_of.items()}
     files = {file: file for file in schemas}
     problems += [finding.message for finding in split_classes(counts, label or "label", files)]
-    classes = _united([schema.classes for schema in schemas.values()])
+    classes = _united(list(classes_of.values()))
     if all(map(is_number, classes)):
         return tuple(sorted(classes, key=lambda name: (float(name), name)))
     return classes

@@ -345,7 +345,7 @@ class RoundCohort(Cohort):
         ]
 
     def _ask_again(self, requests: Sequence[Request], replies: dict[str, Reply]) -> None:
-        """Ask clients again before round 1, where each has to answer, as often as rounds are tried."""
+        """Ask clients again before round 1, where all must answer, as often as rounds are tried."""
         for _ in range(self.clients.experiment.participation.tries - 1):
             missing = [
                 request for request in requests if replies[request.client].failure is not None

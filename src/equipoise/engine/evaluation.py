@@ -9,12 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.data import Federation
-from equipoise.data.roster import SHARED
+from equipoise.data.roster import SHARED, Roster
 from equipoise.data.samples import Samples
 from equipoise.engine.cohort import RoundCohort
 from equipoise.engine.reply_validation import validate_model
@@ -46,23 +44,24 @@ Row = tuple[str, str, str, str, float]  # client, model, split, metric, value
 Measurement = tuple[str, str, str, str, str, float]  # client, model, phase, split, metric, value
 
 
-def check_main(settings: Evaluation, federation: Federation) -> None:
+def check_main(settings: Evaluation, roster: Roster) -> None:
     """Refuse a main metric that does not exist for any client.
 
     Args:
         settings: The section of the experiment.
-        federation: The data of all clients.
+        roster: Sizes of the clients, and how many classes occur in their data.
 
     Raises:
         ValueError: If the metric needs two classes, and no client's test data have them.
     """
-    metrics = registry.measured(federation.task, settings.metrics, settings.main)
+    metrics = registry.measured(roster.task, settings.metrics, settings.main)
     main = registry.main_of(metrics, settings.main)
-    if registry.find(main, federation.task).needs != "two classes":
+    if registry.find(main, roster.task).needs != "two classes":
         return
-    parts = [federation.shared_test] if len(federation.shared_test) else list(federation.test)
-    y = federation.y.numpy()
-    if any(len(part) for part in parts) and all(len(np.unique(y[part])) < 2 for part in parts):
+    classes = list(roster.classes.get("test", {}).values())
+    if roster.shared:
+        classes = [roster.shared_classes]
+    if any(classes) and max(classes) < 2:
         raise ValueError(
             f"evaluation.main: {main} needs samples of two classes, and no client's test data "
             "have them; choose accuracy, or another partition"

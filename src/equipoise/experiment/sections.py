@@ -44,10 +44,10 @@ class Scripted(Section):
 class Participation(Section):
     """Client sampling: the number of clients in a round, and how many must reply."""
 
-    fraction: float = Field(1.0, gt=0, le=1, description="share of the clients asked in each round")
+    fraction: float = Field(1.0, gt=0, le=1, description="share of the clients in each round")
     number: int | None = Field(None, ge=1, description="a number of clients in place of a fraction")
     availability: float = Field(
-        1.0, gt=0, le=1, description="chance that a client can be asked at all in a round"
+        1.0, gt=0, le=1, description="probability that a client is available in a round"
     )
     floor: int = Field(
         1, ge=1, description="replies below which a round is repeated with a new cohort"
@@ -60,7 +60,7 @@ class Participation(Section):
         "with workers=0 kept in the main thread only",
     )
     script: dict[int, Scripted] = Field(
-        default_factory=dict, description="round -> the clients asked in it, in place of a draw"
+        default_factory=dict, description="round -> its clients, instead of a random sample"
     )
 
     def attempts(self, number: int) -> range:
@@ -176,11 +176,13 @@ class Evaluation(Section):
     )
     no_curves: tuple[str, ...] = Field(
         (),
-        description="clients that send no counts of scores; a site may also set EQUIPOISE_CURVES=no",
+        description="clients that send no counts of scores; a site may also set "
+        "EQUIPOISE_CURVES=no",
     )
     distances: bool = Field(
         False,
-        description="angle and Manhattan distance between each client's model and the new global one",
+        description="angle and Manhattan distance between each client's model and the new global "
+        "one",
     )
 
     @field_validator("metrics")

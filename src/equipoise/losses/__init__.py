@@ -1,11 +1,12 @@
 """Losses and measurements of clients as pure functions: arrays or tensors in, the same out."""
 
-from equipoise.losses.contrast import model_contrast
-from equipoise.losses.distillation import distillation_loss, focal_loss, kl_divergence
+from equipoise.losses.contrast import model_contrast, separation
+from equipoise.losses.distillation import disagreement, distillation_loss, focal_loss, kl_divergence
 from equipoise.losses.embeddings import (
     alignment,
     cohort_contrast,
     embedding_contrast,
+    embedding_gap,
     embedding_target,
     mean_direction,
     refined_alignment,
@@ -20,8 +21,10 @@ __all__ = [
     "class_means",
     "class_offsets",
     "cohort_contrast",
+    "disagreement",
     "distillation_loss",
     "embedding_contrast",
+    "embedding_gap",
     "embedding_target",
     "energy",
     "fisher_diagonal",
@@ -32,5 +35,6 @@ __all__ = [
     "model_contrast",
     "offsets",
     "refined_alignment",
+    "separation",
     "trust",
 ]

@@ -16,7 +16,7 @@ import torch
 
 from equipoise.validation.arrays import Numbers, Values, like, tensor
 
-FEWEST = 10  # samples that a threshold can be told from
+FEWEST = 10  # samples for a threshold
 COLDEST, HOTTEST = (
     0.1,
     10.0,
@@ -115,7 +115,8 @@ def fitted_temperature(
         rule: "released" follows the authors' code: at most ten steps of 0.01 times the slope from
             1.3, and none after a change below 0.01, so that T hardly changes.
 
-    >>> round(fitted_temperature(np.log([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]]), [0, 0, 1]), 6)  # 0.9 ** (1 / T) : 0.1 ** (1 / T) = 2 : 1
+    >>> logits = np.log([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]])
+    >>> round(fitted_temperature(logits, [0, 0, 1]), 6)  # 0.9 ** (1 / T) : 0.1 ** (1 / T) = 2 : 1
     3.169925
     """
     scores, positions = tensor(logits).detach().double(), tensor(labels).long()[:, None]
@@ -145,7 +146,7 @@ def consensus(own: Values, other: Numbers) -> Values:
 
     It is intersection over union, or over the other's set where the own set is larger.
 
-    >>> consensus(np.array([[True, True, False]]), [[True, False, False]])  # a larger set that holds the other agrees with it
+    >>> consensus(np.array([[True, True, False]]), [[True, False, False]])  # a superset agrees
     array(1.)
     """
     first, second = tensor(own).bool(), tensor(other).bool()

@@ -1,6 +1,8 @@
-"""Contrast of features between models (MOON)."""
+"""Contrast of features between models (MOON), and separation of anchors (FedLSA)."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch.nn import functional
@@ -26,7 +28,8 @@ def model_contrast(
         temperature: The temperature tau.
 
     >>> import numpy as np
-    >>> model_contrast(np.array([[1.0, 0.0]]), np.array([[2.0, 0.0]]), np.array([[0.0, 3.0]])).round(6)
+    >>> own, shared, previous = np.array([[[1.0, 0.0]], [[2.0, 0.0]], [[0.0, 3.0]]])
+    >>> model_contrast(own, shared, previous).round(6)
     array([0.126928])
     """
     own, near, far = (
@@ -35,6 +38,19 @@ def model_contrast(
     # One product with the difference: where the two agree, value and gradient are exactly those of
     # indifference.
     return like(functional.softplus((own * (far - near).to(own)).sum(1) / temperature), features)
+
+
+def separation(anchors: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Return the mean over anchors i of log mean over j != i of exp(a_i . a_j / temperature).
+
+    It is 0 for orthogonal anchors.
+
+    >>> float(separation(torch.eye(3), 0.1))
+    0.0
+    """
+    others = ~torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
+    products = (anchors @ anchors.T / temperature)[others].view(len(anchors), -1)
+    return (torch.logsumexp(products, 1) - math.log(len(anchors) - 1)).mean()
 
 
 def _direction(rows: torch.Tensor) -> torch.Tensor:

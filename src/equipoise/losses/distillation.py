@@ -97,3 +97,18 @@ def focal_loss(logits: Values, labels: Numbers, gamma: float = 2.0) -> Values:
     # product with ln 1 = 0.
     doubt = (-torch.expm1(chance)).clamp(min=torch.finfo(scores.dtype).tiny)
     return like(-(doubt**gamma * chance).mean(), logits)
+
+
+def disagreement(logits: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """Return the batch mean of the Jensen-Shannon divergence between two predictions (FedCOG).
+
+    Probabilities are clamped to 0.01 and 0.99.
+
+    >>> logits = torch.tensor([[50.0, 0.0]])
+    >>> round(float(disagreement(logits, logits.flip(1))), 4)
+    0.6371
+    """
+    p = logits.softmax(1).clamp(0.01, 0.99)
+    q = others.softmax(1).clamp(0.01, 0.99)
+    middle = ((p + q) / 2).log()
+    return (p * (p.log() - middle) + q * (q.log() - middle)).sum(1).mean() / 2

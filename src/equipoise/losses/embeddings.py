@@ -94,7 +94,8 @@ def embedding_contrast(
         include_positive: Include the positive pair in the denominator.
 
     >>> import numpy as np
-    >>> float(embedding_contrast(np.array([1.0, 0.0]), [1.0, 0.0], [[1.0, 0.0], [1.0, 0.0]])).__round__(6)
+    >>> own = np.array([1.0, 0.0])
+    >>> round(float(embedding_contrast(own, [1.0, 0.0], [[1.0, 0.0], [1.0, 0.0]])), 6)
     0.693147
     """
     own, common = _pair(embedding, reference)
@@ -130,6 +131,12 @@ def cohort_contrast(
         for position, embedding in enumerate(own)
     ]
     return like(torch.stack(losses), embeddings)
+
+
+def embedding_gap(embedding: torch.Tensor, common: torch.Tensor, beta: float) -> torch.Tensor:
+    """Return the squared distance between an embedding and its frozen target (Eq. 8-9)."""
+    target = embedding_target(embedding, common, beta).detach()
+    return (embedding - target).square().sum()
 
 
 def _pair(embeddings: Any, reference: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -35,8 +35,8 @@ def fisher_diagonal(
     """Return the mean squared gradient of the samples' losses per trainable parameter.
 
     See FedEquilibria, section 4.1. The loss is cross-entropy for integer y and squared error for
-    floating y. The model is in evaluation mode, so that samples do not mix in a batch norm, and is
-    left as it was.
+    floating y. The model is in evaluation mode, so that samples do not mix in a batch norm. It is
+    not changed.
 
     Args:
         model: The network.
@@ -204,7 +204,8 @@ def _drawn(
 ) -> torch.Tensor:
     if generator is None or y.is_floating_point():
         raise ValueError(
-            'labels="model" needs a classification task and a generator to draw labels with; use labels="observed" otherwise'
+            'labels="model" needs a classification task and a generator to draw labels with; use '
+            'labels="observed" otherwise'
         )
     with torch.no_grad():
         chances = torch.cat(

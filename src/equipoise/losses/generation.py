@@ -1,4 +1,4 @@
-"""Training of a feature generator: labels, diversity and the heads that rate it (KDIA, Eq. 3-4)."""
+"""Generated samples: their labels (FedCOG), and a feature generator's training (KDIA, Eq. 3-4)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,24 @@ from equipoise.models import Model, Network
 from equipoise.tree import Tree
 
 
+def lacking_labels(counts: Tensor, images: int) -> Tensor:
+    """Return the labels of the images to generate (FedCOG).
+
+    Class c gets the share (max n - n_c) / sum of these, rounded down; a client with equally many
+    samples of all classes generates none.
+
+    Args:
+        counts: The client's samples of each class.
+        images: The number of images at most.
+
+    >>> lacking_labels(torch.tensor([5, 0, 2]), 10).bincount(minlength=3).tolist()
+    [0, 6, 3]
+    """
+    lacking = counts.max() - counts
+    per_class = images * lacking // max(1, int(lacking.sum()))
+    return torch.repeat_interleave(torch.arange(len(counts)), per_class)
+
+
 def label_pool(
     samples: int, classes: int, epochs: int, small: bool, generator: torch.Generator
 ) -> Tensor:
@@ -26,7 +44,8 @@ def label_pool(
         small: Draw new labels for every epoch; otherwise the same ones are shuffled.
         generator: The random generator.
 
-    >>> label_pool(3, 10, 2, False, torch.Generator().manual_seed(0)).sort(1).values.unique(dim=0).shape
+    >>> labels = label_pool(3, 10, 2, False, torch.Generator().manual_seed(0))
+    >>> labels.sort(1).values.unique(dim=0).shape
     torch.Size([1, 3])
     """
     if small:

@@ -89,7 +89,7 @@ class CFFL(Method):
         accuracies = self._accuracies(server, state, ups.of(ids))  # v_j
         initial = 1 / len(server.ids)
         reputation = np.array([state.reputation.get(client, initial) for client in ids])
-        if accuracies.any():  # Otherwise nothing tells the clients apart: reputations stay.
+        if accuracies.any():  # Otherwise the clients do not differ, and reputations stay.
             # All reputations sum to 1. These clients share what they held together, so that
             # those of absent clients stay.
             total = reputation.sum()

@@ -64,7 +64,7 @@ class CGSV(Method):
     def client(self, client: Client, down: Down) -> Up:
         """Train and upload the step u_i, scaled to the length gamma.
 
-        The client's model w_i stays as it was: only rewards move it.
+        The client's model w_i does not change: only rewards move it.
         """
         model = client.load(down.model)
         client.fit(model)

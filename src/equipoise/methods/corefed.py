@@ -20,7 +20,7 @@ from equipoise.client import Client
 from equipoise.losses import (
     cohort_contrast,
     embedding_contrast,
-    embedding_target,
+    embedding_gap,
     mean_direction,
     refined_alignment,
 )
@@ -222,9 +222,3 @@ class CoReFed(Method):
 def gradient_rate(server: Server) -> float:
     """Return the number by which a step is divided to obtain a gradient."""
     return server.lr if server.training.optimiser == "sgd" else 1.0
-
-
-def embedding_gap(embedding: Tensor, common: Tensor, beta: float) -> Tensor:
-    """Return the squared distance between an embedding and its frozen target (Eq. 8-9)."""
-    target = embedding_target(embedding, common, beta).detach()
-    return (embedding - target).square().sum()

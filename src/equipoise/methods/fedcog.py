@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from equipoise.client import Client
-from equipoise.losses import distillation_loss
+from equipoise.losses import disagreement, distillation_loss
+from equipoise.losses.generation import lacking_labels
 from equipoise.losses.terms import Batch, Loss, supervised, term
 from equipoise.method import Count, Method, NonNegative, Positive
 from equipoise.models import Outputs
@@ -92,7 +93,7 @@ class FedCOG(Method):
         loss = supervised
         active = bool(self.lambda_kd) or self.weighting == "ratio"
         counts = torch.bincount(client.train.y, minlength=client.task.outputs)
-        labels = allocated(counts, self.images)
+        labels = lacking_labels(counts, self.images)
         if active and client.round >= self.start_round and len(labels):
             real_weight, image_weight = self._loss_weights(counts)
             images, logits = self.generated(client, down, labels.to(client.device))
@@ -171,35 +172,3 @@ class FedCOG(Method):
             return distilled
 
         return term(value)
-
-
-def allocated(counts: Tensor, images: int) -> Tensor:
-    """Return the labels of the images to generate.
-
-    Class c gets the share (max n - n_c) / sum of these, rounded down; a client with equally many
-    samples of all classes generates none.
-
-    Args:
-        counts: The client's samples of each class.
-        images: The number of images at most.
-
-    >>> allocated(torch.tensor([5, 0, 2]), 10).bincount(minlength=3).tolist()
-    [0, 6, 3]
-    """
-    lacking = counts.max() - counts
-    per_class = images * lacking // max(1, int(lacking.sum()))
-    return torch.repeat_interleave(torch.arange(len(counts)), per_class)
-
-
-def disagreement(logits: Tensor, others: Tensor) -> Tensor:
-    """Return the batch mean of the Jensen-Shannon divergence between two predictions.
-
-    Probabilities are clamped to 0.01 and 0.99.
-
-    >>> float(disagreement(torch.tensor([[50.0, 0.0]]), torch.tensor([[0.0, 50.0]]))).__round__(4)
-    0.6371
-    """
-    p = logits.softmax(1).clamp(0.01, 0.99)
-    q = others.softmax(1).clamp(0.01, 0.99)
-    middle = ((p + q) / 2).log()
-    return (p * (p.log() - middle) + q * (q.log() - middle)).sum(1).mean() / 2

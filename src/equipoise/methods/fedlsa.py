@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import log, prod
-from typing import Annotated, Any, ClassVar, cast
+from math import prod
+from typing import Annotated, ClassVar, cast
 
 import torch
 from annotated_types import Ge
@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from equipoise.client import Client
+from equipoise.losses import separation
 from equipoise.losses.terms import Batch, supervised, term
 from equipoise.method import Count, Method, NonNegative, Positive, Ups, Weights
 from equipoise.models import Network, Outputs, shape_after
+from equipoise.models.anchors import Anchors
 from equipoise.models.network import evaluating, frozen
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
@@ -149,42 +151,6 @@ class FedLsa(Method):
                 server.minimise(maker.trained, loss, self.steps, lr=self.server_lr, optimiser="sgd")
         with torch.no_grad():
             return state.with_(maker=maker, anchors=maker.net())
-
-
-def separation(anchors: Tensor, temperature: float) -> Tensor:
-    """Return the mean over anchors i of log mean over j != i of exp(a_i . a_j / temperature).
-
-    It is 0 for orthogonal anchors.
-
-    >>> float(separation(torch.eye(3), 0.1))
-    0.0
-    """
-    others = ~torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
-    products = (anchors @ anchors.T / temperature)[others].view(len(anchors), -1)
-    return (torch.logsumexp(products, 1) - log(len(anchors) - 1)).mean()
-
-
-class Anchors(nn.Module):
-    """One point of length 1 per class, in the shape of the features.
-
-    Two layers (Theta) compute the points from one learnable vector per class (R).
-
-    Args:
-        classes: The number of classes.
-        size: The size of the learnable vectors.
-        shape: The shape of the features.
-    """
-
-    def __init__(self, classes: int, size: int, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.shape = shape
-        self.vectors = nn.Parameter(torch.randn(classes, size))  # R
-        # Theta
-        self.layers = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, prod(shape)))
-
-    def forward(self) -> Any:
-        """Return the anchors, one row per class."""
-        return normalize(self.layers(self.vectors), dim=1).view(-1, *self.shape)
 
 
 def _on_sphere(features: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ class PFedCK(Method):
     def _taught_by(self, peer: int) -> Loss:
         """Return lambda_p KL(peer's predictions || own) + lambda_f MSE(features).
 
-        The peer is taken as it was before this step.
+        The peer is the one before this step.
         """
 
         def predictions(own: Outputs, batch: Batch) -> Tensor:

@@ -197,7 +197,10 @@ def _against_the_rest(
 
 def _tell_left_out(name: str, left_out: set[int], classes: int) -> None:
     if left_out:
-        text = f"{name}: classes {sorted(left_out)} do not occur, so the mean is over the other {classes - len(left_out)}"
+        text = (
+            f"{name}: classes {sorted(left_out)} do not occur, so the mean is over the other "
+            f"{classes - len(left_out)}"
+        )
         warnings.warn(text, PartialMetric, stacklevel=3)
 
 

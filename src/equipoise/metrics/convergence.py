@@ -15,7 +15,7 @@ from equipoise.metrics.undefined import undefined
 from equipoise.validation.arrays import Array, vector
 
 SHORTEST_STRETCH = 10  # points that the noise is estimated from, if the curve has so many
-# correlations of neighbouring points that are told apart; beyond the last, noise and trend look
+# correlations of neighbouring points that are distinguished; beyond the last, noise and trend look
 # alike
 CANDIDATES = tuple(np.linspace(0, 0.9, 19).tolist())
 

@@ -179,8 +179,7 @@ def auprc_limits(positives: Array, negatives: Array, value: float) -> Limits:
     precision = true / (true + false)
     area = float(precision @ p / m)
     # The derivative of the area by the weight of one sample: it raises or lowers the precision at
-    # its own score
-    # and at every lower one.
+    # its own score and at every lower one.
     squared = (true + false) ** 2
     raises = np.cumsum((p * false / squared)[::-1])[::-1]
     lowers = np.cumsum((p * true / squared)[::-1])[::-1]
@@ -233,7 +232,7 @@ def sensitivity_limits(positives: Array, negatives: Array, value: float) -> Limi
 
 
 def _variation(change: float, count: float) -> float:
-    """Return a squared change of the sensitivity, less the variation of the positives in between."""
+    """Return a squared change of the sensitivity, less the variation of positives in between."""
     change = max(0.0, change)
     return max(0.0, change**2 - change * (1 - change) / count)
 

@@ -29,7 +29,7 @@ class Gain:
 
     @property
     def clear(self) -> bool:
-        """True if gain or loss can be told from the luck of a finite test set."""
+        """True if the gain or loss is significant, given a finite test set."""
         return self.p is not None and self.p < SIGNIFICANT
 
 

@@ -38,7 +38,7 @@ class Interval:
     high: float | None
     std: float | None  # sample standard deviation (ddof 1) of the seeds or of the bootstrap draws
     count: int  # seeds or draws that counted
-    # seeds or draws for which the number does not exist: never averaged in, always told
+    # seeds or draws for which the number does not exist: never averaged in, always reported
     undefined: int = 0
     note: str = ""  # why there is no interval, if that needs saying
 
@@ -128,7 +128,9 @@ def bootstrap(
         draws: The number of draws.
 
     >>> alone, together = [[1, 0, 1, 0], [1, 1, 0]], [[1, 1, 1, 0], [1, 1, 1]]
-    >>> gain = bootstrap(lambda a, t: {"gain": float((t - a).mean())}, alone, together, seed=1)["gain"]
+    >>> def mean_gain(a, t):
+    ...     return {"gain": float((t - a).mean())}
+    >>> gain = bootstrap(mean_gain, alone, together, seed=1)["gain"]
     >>> round(gain.value, 4), gain.low >= 0, gain.high <= 1
     (0.2917, True, True)
     """
@@ -160,7 +162,9 @@ def bootstrap_counts(
     Several counts are drawn independently, because pairs are unknown: the interval is wider than
     that of `bootstrap` where both models fail on the same samples.
 
-    >>> mean = bootstrap_counts(lambda a: {"mean": float(a.mean())}, [80, 45], totals=[100, 50], seed=1)["mean"]
+    >>> def mean_accuracy(a):
+    ...     return {"mean": float(a.mean())}
+    >>> mean = bootstrap_counts(mean_accuracy, [80, 45], totals=[100, 50], seed=1)["mean"]
     >>> round(mean.value, 4), mean.low < 0.85 < mean.high
     (0.85, True)
     """

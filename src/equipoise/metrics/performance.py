@@ -69,7 +69,7 @@ def log_odds(logits: ArrayLike) -> Array:
     """Return the log odds of each class against all others, one row per sample.
 
     They order samples as probabilities do, but keep apart what rounding makes 1: double precision
-    has no probabilities between 1 - 1e-16 and 1. NaN stands for rows without a finite largest logit.
+    has no probabilities between 1 - 1e-16 and 1. Rows without a finite largest logit are NaN.
 
     >>> log_odds([[0, 0], [0, 50], [0, 60]]).tolist()
     [[0.0, 0.0], [-50.0, 50.0], [-60.0, 60.0]]

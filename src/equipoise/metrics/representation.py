@@ -23,8 +23,10 @@ def angle_between(first: Point, second: Point) -> float:
     only: a batch counter would dwarf every weight. It equals arccos of the cosine, in a form
     (Kahan's) that is exact for equal directions and needs no clamp.
 
-    >>> round(angle_between([1, 0], [1, 1]), 4), angle_between({"w": [[1, 2]], "b": [3]}, {"b": [6], "w": [[2, 4]]})
-    (0.7854, 0.0)
+    >>> round(angle_between([1, 0], [1, 1]), 4)
+    0.7854
+    >>> angle_between({"w": [[1, 2]], "b": [3]}, {"b": [6], "w": [[2, 4]]})
+    0.0
     """
     a, b = _flat(first, second)
     length_a, length_b = np.linalg.norm(a), np.linalg.norm(b)

@@ -129,7 +129,10 @@ def fault(table: Any, classes: int, samples: int | None = None, bins: int = BINS
     """Return what is wrong with a received histogram, or None if it is valid."""
     counts = np.asarray(table)
     if counts.shape != (classes, 4, bins) or counts.dtype.kind not in "iu" or (counts < 0).any():
-        return f"expected counts of shape ({classes}, 4, {bins}), got {counts.dtype} of shape {counts.shape}"
+        return (
+            f"expected counts of shape ({classes}, 4, {bins}), "
+            f"got {counts.dtype} of shape {counts.shape}"
+        )
     sums = counts.sum(-1)
     whole = sums[:, POSITIVES] + sums[:, NEGATIVES]
     alike = (
@@ -351,7 +354,7 @@ def _calibration_resolution(n: Array) -> float:
 
 
 def _rounded(table: Counts) -> Counts:
-    """Return a histogram in the 101 bins of older versions, each bin by the score that stands for it."""
+    """Return a histogram in the 101 bins of older versions, by the score of each bin."""
     if table.shape[-1] == ROUNDED:
         return table
     percent = np.rint(100 * scores(table.shape[-1])).astype(np.int64)

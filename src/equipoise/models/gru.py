@@ -25,7 +25,7 @@ class History(nn.Module):
         self, codes: int, postals: int, sexes: int, embedding: int, hidden: int, dropout: float
     ) -> None:
         super().__init__()
-        self.code = nn.Embedding(codes + 2, embedding)  # 0 and "unknown" beside the codes 1..codes
+        self.code = nn.Embedding(codes + 2, embedding)  # 0 and "unknown" in addition to 1..codes
         self.sex = nn.Embedding(sexes + 1, 8)
         self.postal = nn.Embedding(postals + 1, 16)
         self.gru = nn.GRU(

@@ -27,7 +27,9 @@ class Mixture(Network):
     >>> plain, other = nn.Linear(1, 2, bias=False), nn.Linear(1, 2, bias=False)
     >>> task = Task("classification", (1,), 2)
     >>> experts = {"a": "plain", "b": "plain", "c": "other"}
-    >>> mixture = Mixture({"plain": plain, "other": other}, experts, torch.tensor([0.5, 0.25, 0.25]), {"b": torch.ones(2)}, task)
+    >>> networks = {"plain": plain, "other": other}
+    >>> weights = torch.tensor([0.5, 0.25, 0.25])
+    >>> mixture = Mixture(networks, experts, weights, {"b": torch.ones(2)}, task)
     >>> list(mixture.state_dict())
     ['features.plain.weight', 'features.other.weight', 'head.weights', 'head.offsets']
     """
@@ -43,7 +45,15 @@ class Mixture(Network):
         offsets: Mapping[str, Tensor | None],
         task: Task,
     ) -> None:
-        """Networks by name, for each expert the name of its network, and its weight; without weights all count alike."""
+        """Mix experts.
+
+        Args:
+            networks: The networks by name.
+            experts: The name of the network of each expert.
+            weights: The weights of the experts; equal ones by default.
+            offsets: What is added to the outputs of an expert.
+            task: The task.
+        """
         weights = torch.full((len(experts),), 1 / len(experts)) if weights is None else weights
         names, known_offsets = list(networks), [offsets.get(expert) for expert in experts]
         added = torch.stack(

@@ -58,11 +58,16 @@ def mismatch(tree: Tree, template: Tree) -> str | None:
     """
     names, expected = set(tree), set(template)
     if names not in (expected, set(template.trained), set(template.untrained)):
-        missing, unknown = sorted(set(template.trained) - names), sorted(names - expected)
-        return f"expected the entries of {template.model!r}; missing {missing[:3] or 'none'}, unknown {unknown[:3] or 'none'}"
+        missing = sorted(set(template.trained) - names)
+        unknown = sorted(names - expected)
+        return (
+            f"expected the entries of {template.model!r}; missing {missing[:3] or 'none'}, "
+            f"unknown {unknown[:3] or 'none'}"
+        )
     for name in tree:
         if tree[name].shape != template[name].shape:
-            return f"{name}: expected shape {tuple(template[name].shape)}, got {tuple(tree[name].shape)}"
+            shapes = tuple(template[name].shape), tuple(tree[name].shape)
+            return f"{name}: expected shape {shapes[0]}, got {shapes[1]}"
         if tree[name].dtype != template[name].dtype:
             return f"{name}: expected {template[name].dtype}, got {tree[name].dtype}"
     return None

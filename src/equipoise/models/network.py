@@ -33,7 +33,7 @@ class Network(nn.Module):
 class Prepared(nn.Module):
     """A network with the input transform of the method that trained it.
 
-    `run.model` and `export` return it, so that it predicts as it was evaluated. Constants of the
+    `run.model` and `export` return it, so that it predicts as in its evaluation. Constants of the
     transform are entries of its state if the method gave them as a module, for example
     `inputs.mean`.
     """

@@ -39,17 +39,17 @@ def fedave_mnist(task: Task) -> Network:
 
 
 def fedave_cifar(task: Task) -> Network:
-    """FedAVE's CNN for colour images: two 5x5 convolutions (16, 32), then 120 and 84 hidden units."""
+    """FedAVE's CNN for colour images: two 5x5 convolutions (16, 32), 120 and 84 hidden units."""
     return convolutional(task, _two_convolutions(task, 16, 32), [120, 84])
 
 
 def lenet(task: Task) -> Network:
-    """LeNet with ReLU and max-pooling: two 5x5 convolutions (6, 16), then 120 and 84 hidden units."""
+    """LeNet with ReLU and max-pooling: two 5x5 convolutions (6, 16), 120 and 84 hidden units."""
     return convolutional(task, _two_convolutions(task, 6, 16), [120, 84])
 
 
 def bench_cnn(task: Task) -> Network:
-    """The CNN of the FedAvg paper without padding: two 5x5 convolutions (32, 64) and 512 hidden units."""
+    """FedAvg's CNN without padding: two 5x5 convolutions (32, 64) and 512 hidden units."""
     return convolutional(task, _two_convolutions(task, 32, 64), [512])
 
 

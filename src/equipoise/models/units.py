@@ -21,7 +21,9 @@ def hidden_units(net: nn.Module) -> dict[str, list[str]]:
     that is left out would still give a constant. Layers follow each other in the order of
     registration.
 
-    >>> hidden_units(nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3)))
+    >>> convolution = nn.Conv2d(1, 4, 3, bias=False)
+    >>> net = nn.Sequential(convolution, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
+    >>> hidden_units(net)
     {'0': ['0.weight', '1.weight', '1.bias', '1.running_mean', '1.running_var']}
     """
     layers: dict[str, list[str]] = {}
@@ -56,7 +58,8 @@ def unit_rows(units: Mapping[str, Sequence[str]], tree: Tree, values: Tensor) ->
         A tensor of shape (rows, 1, ...) per entry.
 
     >>> tree = Tree({"0.weight": torch.zeros(2, 3), "0.bias": torch.zeros(2)})
-    >>> {name: tuple(rows.shape) for name, rows in unit_rows({"0": ["0.weight", "0.bias"]}, tree, torch.ones(2)).items()}
+    >>> rows = unit_rows({"0": ["0.weight", "0.bias"]}, tree, torch.ones(2))
+    >>> {name: tuple(row.shape) for name, row in rows.items()}
     {'0.weight': (2, 1), '0.bias': (2,)}
     """
     parts = torch.split(values, unit_counts(units, tree))

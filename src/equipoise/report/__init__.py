@@ -1,4 +1,4 @@
-"""Reports: one self-contained HTML page for a run, a comparison or a study, and its figures as files."""
+"""Reports: a self-contained HTML page for a run, a comparison or a study, and its figures."""
 
 from equipoise.report.page import report
 from equipoise.report.study import report_study

@@ -60,7 +60,7 @@ class Card:
 
     @property
     def clear(self) -> bool:
-        """Return True if the gain or loss is beyond the luck of a finite test set."""
+        """Return True if the gain or loss is significant, given a finite test set."""
         return self.p is not None and self.p < SIGNIFICANT
 
 
@@ -131,7 +131,7 @@ def quantile_sentence(found: Sequence[Card], metric: Metric) -> str:
 
 
 def headline(found: Sequence[Card], metric: Metric) -> str:
-    """Return a sentence about the clients that gain and lose, which claims no more than one run can.
+    """Return a sentence about the clients that gain and lose, no stronger than one run permits.
 
     >>> from equipoise.metrics.registry import find
     >>> accuracy = find("accuracy")
@@ -158,7 +158,7 @@ def headline(found: Sequence[Card], metric: Metric) -> str:
         verb = "gains" if len(winners) == 1 else "gain"
         text = f"In this one run {len(winners):,} of {len(known):,} clients {verb}"
         text += _losses(losers, len(winners) == len(known), metric)
-    return f"{text}{_luck(known, losers)}."
+    return f"{text}{_insignificance(known, losers)}."
 
 
 def _losses(losers: Sequence[Card], all_gain: bool, metric: Metric) -> str:
@@ -172,17 +172,17 @@ def _losses(losers: Sequence[Card], all_gain: bool, metric: Metric) -> str:
     return f"; {len(losers):,} lose, client {worst.client} most: {amount}"
 
 
-def _luck(known: Sequence[Card], losers: Sequence[Card]) -> str:
+def _insignificance(known: Sequence[Card], losers: Sequence[Card]) -> str:
     """Return the part of the headline about changes that are not significant."""
     tested = [card for card in known if card.p is not None and card.gain]
     if tested and not any(card.clear for card in tested):
-        return "; for none of them can it be told from the luck of a finite test set"
+        return "; none of these changes is significant, given finite test sets"
     if not losers:
         return ""
     worst = min(losers, key=lambda card: card.gain or 0.0)
     if worst.p is None or worst.clear:
         return ""
-    return ", which cannot be told from the luck of its finite test set"
+    return ", which is not significant, given its finite test set"
 
 
 def significance_sentence(found: Sequence[Card], metric: Metric) -> str:

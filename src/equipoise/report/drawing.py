@@ -23,10 +23,22 @@ from matplotlib.figure import Figure
 # and Ito's, which readers with any colour vision can distinguish. Their black is a shade lighter:
 # matplotlib writes no fill for black, so that it could not be replaced.
 THEME = {
-    "#0072b2": "#63b8ee", "#d55e00": "#ff9550", "#009e73": "#34cda0", "#cc79a7": "#eaa6cb", "#e69f00": "#f4bd49", "#56b4e9": "#9bd6fa",
-    "#1a1a1a": "#f2f4f6", "#8c6d1f": "#cfb066", "#00785a": "#45d3a5", "#b4401c": "#ff9070", "#6b6b6b": "#aab2ba",
-    "#1d2329": "#e4e8eb", "#e4e4e4": "#3a424b", "#777777": "#8f99a3", "#ffffff": "#1c2127",
-}  # fmt: skip
+    "#0072b2": "#63b8ee",
+    "#d55e00": "#ff9550",
+    "#009e73": "#34cda0",
+    "#cc79a7": "#eaa6cb",
+    "#e69f00": "#f4bd49",
+    "#56b4e9": "#9bd6fa",
+    "#1a1a1a": "#f2f4f6",
+    "#8c6d1f": "#cfb066",
+    "#00785a": "#45d3a5",
+    "#b4401c": "#ff9070",
+    "#6b6b6b": "#aab2ba",
+    "#1d2329": "#e4e8eb",
+    "#e4e4e4": "#3a424b",
+    "#777777": "#8f99a3",
+    "#ffffff": "#1c2127",
+}
 COLOURS = tuple(THEME)[:8]
 GAIN, LOSS, ALONE, INK, GRID, EDGE, PAPER = tuple(THEME)[8:]
 DARK, FAINT = COLOURS[6], COLOURS[5]
@@ -39,13 +51,32 @@ IN_IMAGES = {
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 LONGEST = 18  # characters of a name inside a figure; the middle of a longer one is left out
+# Text is never read as mathematics, since a client may be called $x^2$.
 STYLE: Any = {
-    "font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "axes.axisbelow": True,
-    "axes.edgecolor": EDGE, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK, "ytick.color": INK, "figure.facecolor": PAPER,
-    "axes.facecolor": PAPER, "savefig.facecolor": PAPER, "legend.frameon": False, "legend.fontsize": 8, "svg.fonttype": "none",
-    "svg.hashsalt": "equipoise", "text.parse_math": False, "text.usetex": False,  # a client may be called $x^2$
-    "pdf.fonttype": 42, "figure.dpi": 100, "savefig.dpi": 200,
-}  # fmt: skip
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "axes.axisbelow": True,
+    "axes.edgecolor": EDGE,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "equipoise",
+    "text.parse_math": False,
+    "text.usetex": False,
+    "pdf.fonttype": 42,
+    "figure.dpi": 100,
+    "savefig.dpi": 200,
+}
 SIZE = (4.6, 3.3)
 
 
@@ -159,9 +190,22 @@ def name_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None
     places = spread([y for _, _, y, _ in ends], gap, low, high)
     for (name, x, y, colour), place in zip(ends, places, strict=True):
         axes.annotate(
-            short(name), (x, y), (1.045, place), textcoords=axes.get_yaxis_transform(), va="center", fontsize=size, annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)},
-        )  # fmt: skip
+            short(name),
+            (x, y),
+            (1.045, place),
+            textcoords=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=size,
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour,
+                "linewidth": 0.8,
+                "shrinkA": 1,
+                "shrinkB": 0,
+                "relpos": (0, 0.5),
+            },
+        )
     axes.set_ylim(low, high)
 
 

@@ -73,8 +73,8 @@ def _gains(cards: Sequence[Card], metric: Metric) -> Picture:
         )
         if spans:
             text += (
-                " Where the interval holds the ring, the change cannot be told from the luck of a "
-                "finite test set."
+                " Where the interval holds the ring, the change is not significant, given a finite "
+                "test set."
             )
     names = [card.client for card in cards]
     return Picture(

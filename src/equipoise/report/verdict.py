@@ -17,7 +17,7 @@ Row = dict[str, Any]
 def best_methods(comparison: Comparison) -> str:
     """Return for every partition which method is best and which harms the fewest clients.
 
-    Where intervals overlap, the sentence says that it cannot be told.
+    Where intervals overlap, the sentence says that this is undecided.
     """
     parts = []
     for partition in comparison.partitions:
@@ -47,7 +47,8 @@ def _sentence(comparison: Comparison, partition: str, name: str) -> str:
     rivals = best[1:] + [row for row in rows[len(best) :] if not _apart(rows[0], row)]
     if not rivals:
         return f"{claim}, over {rows[0]['seeds']} seeds."
-    return f"{_question(name, measure)} cannot be told: {_doubt(comparison, measure, [rows[0], *rivals])}."
+    reason = _doubt(comparison, measure, [rows[0], *rivals])
+    return f"{_question(name, measure)} is undecided: {reason}."
 
 
 def _ranked_rows(comparison: Comparison, partition: str, name: str) -> list[Row]:
@@ -55,8 +56,8 @@ def _ranked_rows(comparison: Comparison, partition: str, name: str) -> list[Row]
     measure = comparison.measures[name]
     rows = []
     for row in comparison.own_rows:
-        wanted = row["partition"] == partition and row["measure"] == name
-        if wanted and not math.isnan(row["value"]):
+        is_selected = row["partition"] == partition and row["measure"] == name
+        if is_selected and not math.isnan(row["value"]):
             rows.append(row)
     sign = 1 if measure.lower else -1
     return sorted(rows, key=lambda row: sign * row["value"])
@@ -69,7 +70,7 @@ def _question(name: str, measure: Measure) -> str:
 
 
 def _doubt(comparison: Comparison, measure: Measure, close: Sequence[Row]) -> str:
-    """Return why methods cannot be told apart."""
+    """Return why no method is clearly the best."""
     without = [row for row in close if row["low"] is None]
     if not without:
         names = _listed([row["method"] for row in close])

@@ -157,7 +157,8 @@ def diverged(metric: str, values: Mapping[str, float]) -> str:
     broken = [client for client, value in values.items() if np.isnan(value)]
     if not broken:
         return ""
-    return f"{metric} of {list_clients(broken)} is not a number: the outputs of the model are not finite"
+    clients = list_clients(broken)
+    return f"{metric} of {clients} is not a number: the outputs of the model are not finite"
 
 
 NAMED = 12  # clients that a sentence names

@@ -1,4 +1,4 @@
-"""The baseline of a run: each client training alone, on the same data and with the same schedule."""
+"""The baseline of a run: each client trains alone, on the same data and schedule."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def check_comparable(run: Run, baseline: Run) -> None:
 
 
 def find_baseline(run: Run) -> Run | None:
-    """Return a finished run of training alone next to this one that is its baseline; None without any.
+    """Return a finished run of training alone, next to this run, that is its baseline.
 
-    The caller closes it.
+    The caller closes it. None if there is no such run.
     """
     if run.config["method"]["name"] == ALONE:
         return None

@@ -191,7 +191,7 @@ def _none_if_nan(value: float) -> float | None:
 
 
 def _matrix(clients: list[str], rows: Sequence[tuple[Any, ...]]) -> History:
-    """Return the history in rows of round, client and value; a value of None is of a diverged model."""
+    """Return the history as rows of round, client and value, None for a diverged model."""
     rounds = sorted({number for number, _, _ in rows})
     column_of = {number: column for column, number in enumerate(rounds)}
     row_of = {client: row for row, client in enumerate(clients)}

@@ -22,6 +22,7 @@ from equipoise.experiment import Experiment
 from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
 from equipoise.runs.run import Run
+from equipoise.site.kept import KeptRun
 from equipoise.storage.files import save_output
 from equipoise.storage.store import RunError
 from equipoise.task import Task
@@ -32,7 +33,7 @@ MOST_CLIENTS = 50  # whose values a card lists
 
 @renamed_argument("given", "experiment")
 def export(
-    run: Run,
+    run: Run | KeptRun,
     model: str | None = None,
     client: str | None = None,
     out: Path | None = None,
@@ -42,7 +43,7 @@ def export(
     """Save a trained model as safetensors, with a card that describes it.
 
     Args:
-        run: A run with a checkpoint.
+        run: A run with a checkpoint, or the models that a site kept of a run.
         model: The name of a served model; by default the main one.
         client: The client whose model it is.
         out: The file; by default in the folder of the run.
@@ -76,7 +77,8 @@ def export(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_output(path, save(tensors, metadata=metadata))
-        save_output(card, _card(run, name, client, net))
+        text = run.card(name, net) if isinstance(run, KeptRun) else _card(run, name, client, net)
+        save_output(card, text)
     except OSError as error:
         raise RunError(
             f"cannot write the model to {path}: {error.strerror or error}; choose a file that can "
@@ -154,7 +156,7 @@ def _mixture_lines(run: Run, client: str | None, net: torch.nn.Module) -> list[s
 
 
 def predictions(
-    run: Run,
+    run: Run | KeptRun,
     data: Path,
     model: str | None = None,
     client: str | None = None,
@@ -164,7 +166,7 @@ def predictions(
     """Predict new samples with a model of a run.
 
     Args:
-        run: A run with a checkpoint.
+        run: A run with a checkpoint, or the models that a site kept of a run.
         data: A file or folder in the form of the training data. A folder with one table per site is
             predicted as its sites unless `client` is given.
         model: The name of a served model; by default the one that clients end up using.
@@ -186,8 +188,11 @@ def predictions(
         )
     if threshold is not None:
         _check_threshold(run, threshold)
-    recipe = run.store.meta("recipe")
-    if data.is_dir() and recipe["kind"] == "table":
+    recipe = run.recipe
+    if isinstance(run, KeptRun):
+        run.check_client(client)
+        client = run.client
+    elif data.is_dir() and recipe["kind"] == "table":
         return _site_predictions(run, data, model, client, allow_imports, threshold)
     net = run.model(model or run.main_model, client, allow_imports=allow_imports)
     titles, names, x = _samples(data, recipe, client)
@@ -246,7 +251,7 @@ def _predicted(
     return ["prediction", *(f"p({name})" for name in classes)], rows
 
 
-def _check_threshold(run: Run, threshold: float) -> None:
+def _check_threshold(run: Run | KeptRun, threshold: float) -> None:
     """Refuse a threshold that is no probability, or for a task without two classes."""
     if not run.task.classifies or run.task.outputs != 2:
         kind = f"{run.task.outputs} classes" if run.task.classifies else "a number"

@@ -92,7 +92,7 @@ def nothing_measured(result: RunResult) -> str:
         share = result.config["data"].get("split", SPLIT)[2]
         return _no_test_data(share, list(result.sizes.values()))
     return (
-        "nothing was measured: no client that was asked at the last measurement has test data and "
+        "nothing was measured: no client of the last measurement has test data and "
         "answered; `equipoise table` lists what there is"
     )
 

@@ -84,7 +84,7 @@ class MetricResult:
 
     @cached_property
     def aggregates(self) -> Aggregates:
-        """Numbers over clients: average, worst, best, std, change, harmed, best_round and others."""
+        """Numbers over clients, such as average, worst, std, change, harmed and best_round."""
         found = aggregates.aggregate(self.values, self.baseline, self.metric)
         best = self.curve.best(self.metric)
         values = dict(found.values)
@@ -177,7 +177,7 @@ class RunResult:
         outdated: Why this version would compute other numbers; None if it would not.
         old_fingerprint: True if an older version wrote the fingerprint.
         baseline: The result of training alone on the same data; None if it is not known.
-        details: What only reports show; None unless it was asked for.
+        details: Details for reports; None unless they were requested.
         varied: Setting -> value, of the setting that a sweep over several runs varies.
         contributions: Name (such as "reputation") -> client -> the last value that the method
             logged of the client's contribution.
@@ -218,7 +218,7 @@ class RunResult:
 
     @property
     def condition(self) -> tuple[str, int]:
-        """Partition (with the setting that a sweep varies) and seed: runs of one can be compared."""
+        """Partition (with the value of a sweep) and seed; runs of one condition are comparable."""
         partition = condition_name(str(self.config["data"]["partition"]), self.varied.items())
         return partition, int(self.config["seed"])
 
@@ -481,7 +481,7 @@ class _Reader:
         return {client: NAN if value is None else value for client, value in rows}
 
     def _undefined(self, model: str, values: Mapping[str, float]) -> list[str]:
-        """Return the clients that were measured last, but for whose samples a metric has no value."""
+        """Return the clients of the last measurement for whose samples a metric has no value."""
         run = self.run
         split = run.main_split
         evaluation = run.config["evaluation"]

@@ -124,6 +124,12 @@ class Run:
         except (TypeError, ValueError) as error:
             raise RunError(f"{self.folder} was not written by Equipoise: {error}") from None
 
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The preparation of inputs, by which new data are prepared in the same way."""
+        recipe: dict[str, Any] = self.store.meta("recipe")
+        return recipe
+
     @contextmanager
     def one_moment(self) -> Iterator[None]:
         """Let all reads within this context see the run at one moment, even while it runs."""

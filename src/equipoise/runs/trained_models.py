@@ -14,9 +14,8 @@ from equipoise.experiment import Experiment
 from equipoise.experiment import experiment as experiment_from
 from equipoise.experiment.build import prepare
 from equipoise.method import Method, Served
-from equipoise.models.network import Prepared, in_unit
 from equipoise.records import State, read
-from equipoise.runtime.client_evaluation import served
+from equipoise.runtime.client_evaluation import network, served
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError, Store
@@ -90,10 +89,7 @@ class Checkpoint:
                 f"model {name!r} belongs to a client; say which with --client "
                 f"(in Python client=), {self.clients[0]!r}, say"
             )
-        net = in_unit(models[name].model.net, self.task).eval()
-        if owner.inputs is None:
-            return net
-        return Prepared(owner.inputs.other, net).eval()
+        return network(models[name], owner)
 
     @property
     def _round(self) -> int:

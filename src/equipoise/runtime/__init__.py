@@ -1,1 +1,1 @@
-"""Client runtime: executes a client's step and evaluates its models, whatever transport brings the request."""
+"""Client runtime: executes steps and evaluates models, for any transport."""

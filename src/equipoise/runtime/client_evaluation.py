@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise.client import Client
 from equipoise.data.samples import Samples
@@ -16,6 +16,7 @@ from equipoise.method import Method, Served
 from equipoise.metrics import Metric, Statistic, parameter_distances, registry
 from equipoise.metrics.score_histograms import MEASURES
 from equipoise.models import Model
+from equipoise.models.network import Prepared, in_unit
 from equipoise.records import Down, Record, Up
 from equipoise.runtime import client_histograms
 from equipoise.runtime.evaluation_messages import (
@@ -233,16 +234,41 @@ def _evaluate_models(
     return ModelsEvaluated(statements, majority, counts, clinical).up(), rows
 
 
+class NotCommon(ValueError):
+    """A request for a model that is not the same for all clients, or that there is not."""
+
+
+def _common_model(method: Method, client: Client, down: Down, name: str) -> Model:
+    """Return a served model that is the same for all; no other leaves a client this way."""
+    models = served(method, client, down)
+    if name not in models or not models[name].same_for_all:
+        raise NotCommon(f"{name!r} is not a served model that is the same for all clients")
+    return models[name].model
+
+
+def network(model: Served, client: Client) -> nn.Module:
+    """Return a served model as a network that predicts in the unit of the target.
+
+    Args:
+        model: The served model.
+        client: The client that serves it, with its input transform.
+    """
+    net = in_unit(model.model.net, client.task).eval()
+    if client.inputs is None:
+        return net
+    return Prepared(client.inputs.other, net).eval()
+
+
 def _predict_shared(
     method: Method, client: Client, request: PredictShared, part: Part
 ) -> tuple[Up, Rows]:
-    model = served(method, client, request.down)[request.model].model
+    model = _common_model(method, client, request.down, request.model)
     chosen = torch.arange(request.start, request.stop)
     return Up(logits=client.predict(model, part("shared").some(chosen))), []
 
 
 def _send_model(method: Method, client: Client, request: SendModel, part: Part) -> tuple[Up, Rows]:
-    return Up(model=served(method, client, request.down)[request.model].model), []
+    return Up(model=_common_model(method, client, request.down, request.model)), []
 
 
 def _feature_distance(

@@ -85,6 +85,7 @@ class ClientExecutor:
 
         Raises:
             Late: If the step took longer.
+            StateMissing: If the client's state is absent or damaged.
             CannotSave: If the state or a large reply cannot be written.
             Exception: Whatever the step raises.
         """
@@ -92,10 +93,7 @@ class ClientExecutor:
         current = request.state[0] if request.state else None
         needed = {name for name in (request.committed, current) if name}
         self.states.keep(request.client, needed)
-        try:
-            state = self._read_state(request)
-        except StateMissing as error:
-            return Reply(request.client, failure=str(error))
+        state = self.read_state(request)
         client = Client(
             self.bench, request.client, request.round, request.rounds, state, request.attempt
         )
@@ -141,12 +139,19 @@ class ClientExecutor:
         """Execute a request; an exception becomes a reply with its traceback."""
         try:
             return self.execute(request)
+        except StateMissing as error:
+            return Reply(request.client, failure=str(error))
         except CannotSave as error:
             return Reply(request.client, stop=str(error))
         except Exception:
             return Reply(request.client, error=traceback.format_exc())
 
-    def _read_state(self, request: Request) -> dict[str, Any]:
+    def read_state(self, request: Request) -> dict[str, Any]:
+        """Return the state of the client with which a request begins.
+
+        Raises:
+            StateMissing: If it is absent or damaged.
+        """
         if request.state is None:
             return {}
         name, digest = request.state

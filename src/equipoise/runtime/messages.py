@@ -54,7 +54,7 @@ class Job:
 
 
 class StateRef(NamedTuple):
-    """A client's state as it was written: name, size, and a digest that readers verify."""
+    """A saved client state: its name, size, and a digest that readers verify."""
 
     name: str
     bytes: int

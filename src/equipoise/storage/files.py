@@ -104,7 +104,7 @@ def check_entries(folder: Path, writing: bool = False) -> None:
     """
     if not folder.is_dir():
         return
-    # asked by name: files/ itself may hold very many
+    # Files are looked up by name, since files/ may hold very many.
     inside = [folder / FILES / f"{number:02x}" for number in range(256)]
     written = [path for path in sorted(folder.iterdir()) if _WRITTEN.fullmatch(path.name)]
     for path in written + inside:
@@ -199,7 +199,7 @@ def _whole(path: Path) -> bytes:
 
 
 def file_flaw(path: Path, size: int, known: str) -> str | None:
-    """Return the damage to a file; None if it is a record as it was written.
+    """Return the damage to a file; None if it is intact.
 
     Args:
         path: The file.
@@ -218,7 +218,7 @@ def file_flaw(path: Path, size: int, known: str) -> str | None:
         # Small files are read once, since there may be very many.
         data = _whole(path) if size <= READ_WHOLE else None
         if known and (digest(path) if data is None else digest_of(data)) != known:
-            return "is not as it was written"
+            return "was changed after it was written"
         # Bytes that are as they were written can still have a wrong form.
         if data is None or not known:
             read(path, lazy=bool(known))

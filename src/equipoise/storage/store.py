@@ -238,7 +238,7 @@ class Store:
             rounds: The number of rounds of the experiment.
 
         Returns:
-            Their names; None if no client was asked to make one yet.
+            Their names; None if no client has made one yet.
         """
         rows = self.rows(
             "select cohort, joined from rounds where round > ? order by round", (rounds,)
@@ -249,7 +249,7 @@ class Store:
         return [client for client in parsed(rows[0]["cohort"], self.folder) if client not in joined]
 
     def unevaluated(self) -> list[str]:
-        """Return the clients that did not take part in the evaluation of the last committed round."""
+        """Return the clients that missed the evaluation of the last committed round."""
         rows = self.rows(
             "select client from rejected "
             "where exchange = 0 and round = (select max(round) from rounds) order by rowid"
@@ -422,7 +422,7 @@ class Store:
         return [row["round"] for row in self.rows(query)]
 
     def flaw(self, number: int, client: str | None = None) -> str | None:
-        """Return the damage to a checkpoint; None if all is as it was written.
+        """Return the damage to a checkpoint; None if all is intact.
 
         Args:
             number: The round of the checkpoint.

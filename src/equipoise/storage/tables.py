@@ -1,4 +1,4 @@
-"""The tables of a run's database, what each format added to them, and what one round adds."""
+"""The tables of a run's database, the additions of each format, and the record of a round."""
 
 from __future__ import annotations
 
@@ -6,35 +6,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-# 1 (version 0.1) had neither digests nor the index of seconds; 5 has the tables of 4, and clients' files in sub-folders
+# Format 1 (version 0.1) had neither digests nor the index of seconds. Format 5 has the tables of 4,
+# and clients' files in sub-folders.
 FORMAT = 6
 
 TABLES = """
 create table meta (key text primary key not null, value text not null);
-create table rounds (round integer primary key not null, attempt integer not null, cohort text not null, joined text not null,
-                     bytes_down integer not null, bytes_up integer not null, steps integer not null, skipped integer not null, virtual_seconds real);
-create table measurements (round integer not null, client text not null, model text not null, phase text not null, split text not null,
+create table rounds (round integer primary key not null, attempt integer not null,
+                     cohort text not null, joined text not null,
+                     bytes_down integer not null, bytes_up integer not null,
+                     steps integer not null, skipped integer not null, virtual_seconds real);
+create table measurements (round integer not null, client text not null, model text not null,
+                           phase text not null, split text not null,
                            metric text not null, value real);
 create table weights (round integer not null, client text not null, share real not null);
 create table seconds (round integer not null, phase text not null, seconds real not null);
-create table rejected (round integer not null, attempt integer not null, exchange integer not null, client text not null, reason text not null);
-create table files (kind text not null, key text not null, round integer not null, name text not null, bytes integer not null,
-                    primary key (kind, key, round));
+create table rejected (round integer not null, attempt integer not null,
+                       exchange integer not null, client text not null, reason text not null);
+create table files (kind text not null, key text not null, round integer not null,
+                    name text not null, bytes integer not null, primary key (kind, key, round));
 create index measured on measurements (round, client);
 """
-# What format 2 adds; a file whose digest is not known has an empty one.
+# Format 2: digests of files, empty where unknown.
 _SINCE_2 = """
 alter table files add column digest text not null default '';
 create index timed on seconds (round);
 """
-# Format 3: on whose disk a file lies, the server's or its client's.
+# Format 3: the disk of a file, the server's or its client's.
 _SINCE_3 = "alter table files add column kept_at text not null default 'server';\n"
-# Format 4: counts of scores at the end. Of a class and a score in whole per cent: samples of the class, all others, and of both those that were named so.
+# Format 4: histograms of scores at the end. For a class and a score in whole per cent: the samples
+# of the class, all others, and those of both that the model assigned to the class.
 _SINCE_4 = (
-    "create table curves (round integer not null, client text not null, model text not null, split text not null, class integer not null, "
-    "score integer not null, positives integer not null, negatives integer not null, found integer not null, mistaken integer not null);\n"
+    "create table curves (round integer not null, client text not null, model text not null, "
+    "split text not null, class integer not null, score integer not null, "
+    "positives integer not null, negatives integer not null, "
+    "found integer not null, mistaken integer not null);\n"
 )
-# Format 6: a score is the place of a bin; before, there were 101 bins, scores rounded to whole per cent.
+# Format 6: a score is the position of a bin. Before, there were 101 bins of scores rounded to whole
+# per cent.
 _SINCE_6 = "alter table curves add column bins integer not null default 101;\n"
 ADDED = {2: _SINCE_2, 3: _SINCE_3, 4: _SINCE_4, 6: _SINCE_6}
 CLIENT_PHASE = "client@"  # followed by a client: the part of the table `seconds` about its steps
@@ -66,9 +75,8 @@ class RoundRecord:
     # attempt, exchange, client, reason
     rejected: list[tuple[int, int, str, str]] = field(default_factory=list)
     files: list[tuple[str, str, str, str]] = field(default_factory=list)  # kind, key, name, digest
-    elsewhere: list[tuple[str, str, int, str]] = field(
-        default_factory=list
-    )  # client, name, bytes, digest of states on the clients' disks
+    # client, name, bytes, digest of states on the clients' disks
+    elsewhere: list[tuple[str, str, int, str]] = field(default_factory=list)
     finish: bool = False  # the exchanges after the last round
     main: str = ""  # the served model that the method is for, as the clients said
 
@@ -76,7 +84,7 @@ class RoundRecord:
 class Stored(NamedTuple):
     """A file of a run."""
 
-    path: Path  # where it would lie here
+    path: Path  # its path if it is on the server's disk
     bytes: int
     digest: str
-    kept_at: str  # server, or client: on whose disk it lies
+    kept_at: str  # whose disk has it: server or client

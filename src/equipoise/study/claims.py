@@ -98,7 +98,8 @@ def parse_claim(text: str, rows: Sequence[str], conditions: Sequence[str]) -> Cl
     Raises:
         ClaimError: If the text is not a claim, or names an unknown row or condition.
 
-    >>> claim = parse_claim("kdia.teacher.average > fedavg.average + 0.01", ["kdia.teacher", "fedavg"], [])
+    >>> text = "kdia.teacher.average > fedavg.average + 0.01"
+    >>> claim = parse_claim(text, ["kdia.teacher", "fedavg"], [])
     >>> claim.left.row, claim.right.row, claim.offset
     ('kdia.teacher', 'fedavg', 0.01)
     >>> parse_claim("fedekd.change >= -0.01", ["fedekd"], []).offset

@@ -160,7 +160,8 @@ def read_records(path: Path) -> list[Record]:
             records.append(Record(**json.loads(line)))
         except (ValueError, TypeError, ValidationError):
             raise RunError(
-                f"{path}, line {number}: expected the result of a run; remove the line to run it again"
+                f"{path}, line {number}: expected the result of a run; remove the line to run "
+                "it again"
             ) from None
     return records
 

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from equipoise.data import from_sites
 from equipoise.experiment import Experiment
 from equipoise.method import Method
-from equipoise.simulate import Simulation, job_of
+from equipoise.session import job_of
+from equipoise.simulate import Simulation
 from equipoise.testing.checks import CHECKS, Case
 from equipoise.testing.small import settings, sites
 from equipoise.validation.names import nearest

@@ -42,7 +42,8 @@ class Training(Settings):
     clip: float | None = Field(None, gt=0, description="largest norm of a gradient")
     keep_optimiser: bool = Field(
         False,
-        description="Standalone keeps its optimiser state between rounds: one uninterrupted training",
+        description="Standalone keeps its optimiser state between rounds, as in one uninterrupted "
+        "training",
     )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
@@ -50,7 +51,8 @@ class Training(Settings):
     )
     loss: Any = Field(
         DEFAULT,
-        description="a loss's name, or a mapping with its name and options, or a function of outputs and targets; default: cross-entropy, or squared error in regression",
+        description="a loss's name, or a mapping with its name and options, or a function of "
+        "outputs and targets; default: cross-entropy, or squared error in regression",
     )
     focal_gamma: float = Field(2.0, ge=0, description="of the loss focal")
 

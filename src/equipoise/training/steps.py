@@ -14,7 +14,7 @@ GradientHook = Callable[[str, Tensor], Tensor]
 
 
 def backward(loss: Tensor) -> None:
-    """As `loss.backward()`, straight into torch's engine."""
+    """Compute gradients as `loss.backward()` does, with a direct call of torch's engine."""
     torch.autograd.Variable._execution_engine.run_backward(
         (loss,), (torch.ones_like(loss),), False, False, (), True, True
     )
@@ -23,9 +23,10 @@ def backward(loss: Tensor) -> None:
 class Stepper:
     """An optimiser over named tensors: backward, hook, clip, step, always in this order.
 
-    The steps are torch's own fused kernels, called without `torch.optim`: that package imports a compiler on first use (over a second per
-    process) and costs more per step of a small model than the step itself. What `Tensor.backward` does before it calls the engine
-    costs, too. Tests hold both to torch's own, number by number.
+    The steps are torch's own fused kernels, called without `torch.optim`. That package imports a
+    compiler on first use, which takes over a second per process, and costs more per step of a small
+    model than the step itself. `Tensor.backward` has such a cost, too. Tests compare both with
+    torch's own, number by number.
     """
 
     def __init__(
@@ -39,7 +40,8 @@ class Stepper:
         self.names = list(tensors)
         self.tensors = list(tensors.values())
         self.training, self.lr, self.hook = training, lr, hook
-        # Per tensor what the rule remembers: SGD a momentum (if it has one), Adam two moments and a count of steps.
+        # The memory of the rule per tensor: a momentum of SGD, if it has one; two moments and a
+        # count of steps of Adam.
         self.memory: dict[str, list[Tensor]] = {
             slot: [_remembered(state, name, slot, tensor) for name, tensor in tensors.items()]
             for slot in _SLOTS[training.optimiser]
@@ -56,7 +58,7 @@ class Stepper:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Step along the gradients that stand in the tensors; a tensor without one stays."""
+        """Step along the gradients of the tensors; a tensor without one does not move."""
         if self.hook is not None:
             for name, tensor in zip(self.names, self.tensors, strict=True):
                 if tensor.grad is not None:
@@ -76,27 +78,46 @@ class Stepper:
         settings = self.training
         if settings.optimiser == "sgd":
             torch._fused_sgd_(
-                tensors, gradients, memory.get("momentum", []), weight_decay=settings.weight_decay, momentum=settings.momentum, lr=self.lr,
-                dampening=0.0, nesterov=settings.nesterov, maximize=False, is_first_step=False,
-            )  # fmt: skip
+                tensors,
+                gradients,
+                memory.get("momentum", []),
+                weight_decay=settings.weight_decay,
+                momentum=settings.momentum,
+                lr=self.lr,
+                dampening=0.0,
+                nesterov=settings.nesterov,
+                maximize=False,
+                is_first_step=False,
+            )
             return
         torch._foreach_add_(memory["steps"], 1)
         kernel = torch._fused_adam_ if settings.optimiser == "adam" else torch._fused_adamw_
         kernel(
-            tensors, gradients, memory["mean"], memory["square"], [], memory["steps"], lr=self.lr, beta1=settings.betas[0], beta2=settings.betas[1],
-            weight_decay=settings.weight_decay, eps=settings.eps, amsgrad=False, maximize=False,
-        )  # fmt: skip
+            tensors,
+            gradients,
+            memory["mean"],
+            memory["square"],
+            [],
+            memory["steps"],
+            lr=self.lr,
+            beta1=settings.betas[0],
+            beta2=settings.betas[1],
+            weight_decay=settings.weight_decay,
+            eps=settings.eps,
+            amsgrad=False,
+            maximize=False,
+        )
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """The optimiser's memory as plain data, by name of the tensor."""
-        return {
-            name: {
-                slot: values[position].detach().cpu().clone(memory_format=torch.contiguous_format)
-                for slot, values in self.memory.items()
-            }
-            for position, name in enumerate(self.names)
-            if self.memory
-        }
+        """Return the optimiser's memory as plain data, by name of the tensor."""
+        if not self.memory:
+            return {}
+        states: dict[str, dict[str, Tensor]] = {name: {} for name in self.names}
+        for slot, values in self.memory.items():
+            for name, value in zip(self.names, values, strict=True):
+                copy = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+                states[name][slot] = copy
+        return states
 
 
 _SLOTS = {
@@ -114,7 +135,7 @@ def _remembered(state: Mapping[str, Any] | None, name: str, slot: str, tensor: T
 
 
 def _laid_out(values: Tensor, tensor: Tensor) -> Tensor:
-    """The values in the memory layout of the tensor that they move: the fused kernels pair raw memory, not indices."""
+    """Return values in the memory layout of a tensor, since fused kernels pair raw memory."""
     if values.stride() == tensor.stride():
         return values
     return torch.empty_like(tensor).copy_(values)
@@ -129,12 +150,23 @@ def minimise(
     optimiser: Literal["sgd", "adam", "adamw"] = "adam",
     **options: Any,
 ) -> list[float]:
-    """Minimise `loss(step)` over tensors in place (a generator, anchors, pixels); returns the loss at every step."""
-    named = (
-        dict(tensors)
-        if isinstance(tensors, Mapping)
-        else {str(position): tensor for position, tensor in enumerate(tensors)}
-    )
+    """Minimise a loss over tensors in place, such as a generator, anchors or pixels.
+
+    Args:
+        tensors: The tensors, by name if they have one.
+        loss: Returns the loss at a step.
+        steps: The number of steps.
+        lr: The learning rate.
+        optimiser: The rule of the steps.
+        **options: Further settings of `Training`.
+
+    Returns:
+        The loss at every step.
+    """
+    if isinstance(tensors, Mapping):
+        named = dict(tensors)
+    else:
+        named = {str(position): tensor for position, tensor in enumerate(tensors)}
     stepper = Stepper(named, Training(optimiser=optimiser, lr=lr, **options), lr)
     losses = []
     for step in range(steps):

@@ -1,7 +1,7 @@
 """Workbench: the networks with which one process executes clients, one after another.
 
 A simulation of ten thousand clients needs the network of one. Modules are built once per process,
-lent to a step, and taken back when it ends. Between steps only trees are kept.
+provided to a step and returned when it ends. Between steps only trees are kept.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Workbench:
 
     @contextmanager
     def lending(self) -> Iterator[None]:
-        """Take back the modules that were lent within this context."""
+        """Return the modules that were provided within this context."""
         before = len(self._lent)
         try:
             yield

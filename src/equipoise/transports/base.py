@@ -20,12 +20,12 @@ class ClientError(RuntimeError):
 
 
 class Interrupted(Exception):
-    """The user asked to stop; the run can be resumed."""
+    """The user requested a stop; the run can be resumed."""
 
 
 @dataclass
 class Monitor:
-    """Reports a transport's progress to callbacks, and says if the user asked to stop."""
+    """Reports a transport's progress to callbacks, and says if the user requested a stop."""
 
     callbacks: CallbackList = field(default_factory=CallbackList)
     interrupted: Callable[[], bool] = lambda: False
@@ -51,7 +51,7 @@ class Transport(Protocol):
 
     @property
     def lanes(self) -> int:
-        """How many clients are at work at a time."""
+        """The number of clients that work at a time."""
         ...
 
     def present(self) -> Sequence[str]:
@@ -59,18 +59,34 @@ class Transport(Protocol):
         ...
 
     def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
-        """Start or connect; refuse in one sentence what cannot run. `files` is the run's folder of files, which may not exist yet."""
+        """Start or connect.
+
+        Args:
+            job: The run.
+            files: The run's folder of files, which may not exist yet.
+            monitor: Receives progress, and says when to stop.
+
+        Returns:
+            The clients.
+
+        Raises:
+            ValueError: If the job cannot run, with one sentence that says why.
+        """
         ...
 
     def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
         """Return one reply per request, in their order.
 
-        A client that cannot be reached, or that did not answer in time, has a failure in its reply.
+        The reply of a client that cannot be reached, or did not answer in time, is a failure.
         """
         ...
 
     def close(self, keep: bool = False) -> None:
-        """End; also twice, also after a failed open. `keep`: what was started stays for the next run."""
+        """End. A second call, or a call after a failed `open`, does nothing.
+
+        Args:
+            keep: Leave what was started for the next run.
+        """
         ...
 
 
@@ -80,7 +96,7 @@ def with_file(reply: Reply, files: Path) -> Reply:
 
 
 def put_to_file(reply: Reply, request: Request, files: Path) -> Reply:
-    """Put a large reply that came from another disk into the run's files, in the first process that has them."""
+    """Save a large reply from another disk in the run's files, and return it with its file."""
     if not request.large or reply.up is None or reply.file is not None:
         return reply
     name = reply_file(request)
@@ -89,7 +105,7 @@ def put_to_file(reply: Reply, request: Request, files: Path) -> Reply:
 
 
 def timed_out_reply(request: Request, deadline: float, files: Path) -> Reply:
-    """Return the reply of a client whose step did not end in time; remove what it may have written."""
+    """Return the reply of a client whose step did not end in time, and remove its files."""
     name = state_name(request.client, request.round, request.attempt, request.exchange)
     for file in (state_file(name), reply_file(request)):
         (files / file).unlink(missing_ok=True)

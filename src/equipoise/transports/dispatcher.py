@@ -1,7 +1,8 @@
-"""Sends the requests of an exchange to lanes, and collects one reply for each.
+"""The dispatcher: sends the requests of an exchange to lanes, and collects one reply for each.
 
-Which lane executes which request is decided by who is free, and never changes a bit: each request carries all that its
-result depends on. So what is lost with a lane is asked again, and what takes long may be asked twice.
+A request goes to any free lane. That never changes a bit of the result, because a request carries
+all that its result depends on. So a request that is lost with its lane is sent again, and one that
+takes long may be sent twice.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request
 from equipoise.storage.store import RunError
-from equipoise.transports import wire
 from equipoise.transports.base import Interrupted, Monitor, timed_out_reply
 from equipoise.transports.lanes import Answered, Batch, Event, Failed, Lane, LaneGroup, Lost
 from equipoise.tree import Tree
@@ -26,7 +27,7 @@ POLL = 0.5  # seconds between two looks at the clock
 
 @dataclass
 class _Exchange:
-    """The requests of one exchange, by number, and what became of them."""
+    """The requests of one exchange, by number, and their progress."""
 
     number: int
     requests: list[Request]
@@ -66,10 +67,10 @@ class Dispatcher:
 
         Args:
             group: The lanes of a transport.
-            sizes: Training samples per client; large clients are asked first.
+            sizes: Training samples per client; large clients are sent first.
             files: The run's folder of files.
-            monitor: Is told of replies, and says when to stop.
-            clock: Seconds, never going back.
+            monitor: Receives progress, and says when to stop.
+            clock: Returns seconds; monotonic.
         """
         self.group, self.sizes, self.files = group, sizes, files
         self.monitor, self.clock = monitor, clock
@@ -79,11 +80,11 @@ class Dispatcher:
     def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
         """Return one reply per request, in their order.
 
-        A client whose step takes longer than `deadline` seconds is not asked again: its reply is a failure. A
-        request whose lane died is, `TRIES` times at most.
+        The reply of a client whose step takes longer than `deadline` seconds is a failure, and its
+        request is not sent again. A request whose lane died is sent up to `TRIES` times.
 
         Raises:
-            Interrupted: The user asked to stop.
+            Interrupted: The user requested a stop.
             RunError: A request lost its lane too often, or the group has no lanes any more.
         """
         if not requests:
@@ -95,7 +96,7 @@ class Dispatcher:
         return [exchange.replies[number] for number in range(len(requests))]
 
     def wait_until(self, settled: Callable[[], bool]) -> None:
-        """Take in events until lanes are ready, say."""
+        """Process events until a condition holds, such as that lanes are ready."""
         while not settled():
             self._turn(None)
 
@@ -105,9 +106,9 @@ class Dispatcher:
         number = self._exchange.number + 1
         self._exchange = exchange = _Exchange(number, list(requests), weights, shared, trees)
         # Large clients first, so that the last ones to finish are small.
-        for one in sorted(range(len(requests)), key=lambda one: -weights[one]):
-            place = self.group.place_for(requests[one])
-            exchange.waiting.setdefault(place, deque()).append(one)
+        for position in sorted(range(len(requests)), key=lambda position: -weights[position]):
+            place = self.group.place_for(requests[position])
+            exchange.waiting.setdefault(place, deque()).append(position)
         exchange.parcel = self.group.begin(exchange)
         return exchange
 
@@ -115,14 +116,15 @@ class Dispatcher:
 
     def _hand_out(self) -> None:
         ready = [lane for lane in self.group.lanes if lane.ready]
-        # Small tasks are sent ahead, so that a lane never waits for the post; few large ones are given out one by one.
+        # Small tasks are sent ahead, so that a lane never waits for the next one. Few large ones
+        # are sent one by one.
         ahead = 2 if len(self._exchange.requests) > 8 * max(1, len(ready)) else 1
         for length in range(ahead):
             for lane in ready:
                 if len(lane.outstanding) == length:
                     self._feed(lane)
         if self.group.patience is not None and not any(self._exchange.waiting.values()):
-            self._ask_twice([lane for lane in ready if not lane.outstanding])
+            self._send_twice([lane for lane in ready if not lane.outstanding])
 
     def _feed(self, lane: Lane) -> None:
         for queue in self._exchange.queues(lane.place):
@@ -139,8 +141,8 @@ class Dispatcher:
         lane.trees_of = exchange.number
         batch.receipt = lane.send(batch, trees)
 
-    def _ask_twice(self, free: list[Lane]) -> None:
-        """Let free lanes do, too, what has been outstanding for long: it may be swallowed by a machine that died."""
+    def _send_twice(self, free: list[Lane]) -> None:
+        """Send slow requests to free lanes, too; the machine of the first lane may have died."""
         for lane in self.group.lanes:
             for batch in lane.outstanding:
                 if free and self._is_slow(batch):
@@ -154,9 +156,9 @@ class Dispatcher:
         return current and self.clock() - batch.began > allowed
 
     def _duplicate(self, batch: Batch, place: str, free: list[Lane]) -> None:
-        """Ask lanes, of another place if there is one, for what a batch still owes.
+        """Send the unanswered requests of a batch to other lanes, if possible of another place.
 
-        One of its requests may hang, so they travel alone from now on: each has a deadline of its own.
+        One of the requests may hang, so each travels alone from now on and has its own deadline.
         """
         exchange = self._exchange
         batch.duplicated = True
@@ -180,17 +182,17 @@ class Dispatcher:
     # Receiving.
 
     def _turn(self, deadline: float | None) -> None:
-        """Take in what has happened, and look at the clock."""
+        """Process the events of the lanes, and enforce the deadline."""
         if self.monitor.interrupted():
             raise Interrupted
         for event in self.group.poll(POLL):
-            self._take_in(event)
+            self._process(event)
         self._notice_departures()
         if deadline is not None:
             self._end_overdue(deadline)
             self._end_absent(deadline)
 
-    def _take_in(self, event: Event) -> None:
+    def _process(self, event: Event) -> None:
         lane = event.lane
         if isinstance(event, Lost):
             self._lose(lane, event.cause)
@@ -200,7 +202,7 @@ class Dispatcher:
             lane.outstanding[0].began = self.clock()  # the next in its queue begins now
         if isinstance(event, Failed):
             lane.trees_of = 0
-            self._ask_again(batch, lane.place if event.blamed else None, event.cause)
+            self._send_again(batch, lane.place if event.blamed else None, event.cause)
         elif batch.exchange == self._exchange.number:
             self._accept(lane, batch, event)
 
@@ -231,13 +233,13 @@ class Dispatcher:
             return
         self.group.replace(lane, cause, hung=False)
         self._known.discard(lane)
-        self._ask_again_all(lane, lane.place, cause)
+        self._send_again_all(lane, lane.place, cause)
 
     def _notice_departures(self) -> None:
-        """Ask again what lanes had that the group has given up by itself."""
+        """Send the requests of lanes again that the group has removed by itself."""
         present = set(self.group.lanes)
         for lane in self._known - present:
-            self._ask_again_all(lane, None, "")
+            self._send_again_all(lane, None, "")
         self._known = present
 
     def _end_overdue(self, deadline: float) -> None:
@@ -246,22 +248,22 @@ class Dispatcher:
             if not lane.outstanding or now - lane.outstanding[0].began <= deadline:
                 continue
             first = lane.outstanding[0]
-            # First of all the lane is ended: what it writes until then is removed below.
+            # The lane is ended first, so that all that it writes is removed below.
             self.group.replace(lane, f"did not answer within {deadline:g} s", hung=True)
             self._known.discard(lane)
             if first.exchange == self._exchange.number and len(first.numbers) == 1:
                 self._time_out(first.numbers[0], deadline)
-            self._ask_again_all(lane, None, "")
+            self._send_again_all(lane, None, "")
 
     def _time_out(self, number: int, deadline: float) -> None:
-        """Put a client out of the round whose step takes too long, unless another lane still has time for it."""
+        """Exclude a client whose step takes too long, unless another lane still executes it."""
         exchange = self._exchange
         if number not in exchange.replies and not self._is_on_its_way(number):
             request = exchange.requests[number]
             self._settle(number, timed_out_reply(request, deadline, self.files))
 
     def _end_absent(self, deadline: float) -> None:
-        """Put clients out of the round that only one place can execute, once it has had no lane for so long."""
+        """Exclude the clients of a place that has had no lane for as long as the deadline."""
         exchange, now = self._exchange, self.clock()
         bound = [place for place in exchange.waiting if place is not None]
         present = {lane.place for lane in self.group.lanes} if bound else set()
@@ -273,14 +275,14 @@ class Dispatcher:
                 while queue:
                     self._time_out(queue.popleft(), deadline)
 
-    def _ask_again_all(self, lane: Lane, blamed: str | None, cause: str) -> None:
-        """Ask others for what a lane had; it had begun with the first batch only."""
+    def _send_again_all(self, lane: Lane, blamed: str | None, cause: str) -> None:
+        """Send the requests of a lane to others; it had begun with the first batch only."""
         batches = list(lane.outstanding)
         lane.outstanding.clear()
         for batch in reversed(batches):
-            self._ask_again(batch, blamed if batch is batches[0] else None, cause)
+            self._send_again(batch, blamed if batch is batches[0] else None, cause)
 
-    def _ask_again(self, batch: Batch, blamed: str | None, cause: str) -> None:
+    def _send_again(self, batch: Batch, blamed: str | None, cause: str) -> None:
         exchange = self._exchange
         if batch.exchange != exchange.number:
             return
@@ -301,8 +303,8 @@ class Dispatcher:
         if len(losses) >= TRIES:
             request = self._exchange.requests[number]
             raise RunError(
-                f"{self.group.title} ended {TRIES} times with client {request.client!r} in round {request.round}, "
-                f"step {request.step!r} (the last: {cause})"
+                f"{self.group.title} ended {TRIES} times with client {request.client!r} in round "
+                f"{request.round}, step {request.step!r} (the last: {cause})"
             )
 
     def _put_back(self, numbers: list[int]) -> None:

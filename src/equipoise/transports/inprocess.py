@@ -15,7 +15,7 @@ from equipoise.records import CannotSave, Record, pack, unpack
 from equipoise.runtime.executor import ClientExecutor
 from equipoise.runtime.isolation import UNKEPT, Late, can_interrupt
 from equipoise.runtime.messages import Job, Reply, Request, StateRef
-from equipoise.runtime.states import FileStates, ServerStates, States
+from equipoise.runtime.states import FileStates, ServerStates, StateMissing, States
 from equipoise.transports.base import (
     ClientError,
     Interrupted,
@@ -80,6 +80,8 @@ class InProcess:
             reply = self.executor.execute(request, deadline)
         except Late:
             return timed_out_reply(request, deadline or 0.0, self.files)
+        except StateMissing as error:
+            return Reply(request.client, failure=str(error))
         except CannotSave:
             raise
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What a transport provides to the dispatcher: lanes, each of which executes one request after another.
+"""Lanes, which a transport provides to the dispatcher; each executes one request after another.
 
 A lane is a worker process, an actor of a cluster, or a site on a network. Lanes come and go.
 """
@@ -25,7 +25,7 @@ class Batch:
     shared: dict[int, str]  # the trees that a lane is sent once, see `wire.referring`
     began: float  # when it was sent, or when the batch before it on this lane ended
     again: bool = False  # whether one of its requests was sent before
-    duplicated: bool = False  # whether another lane was asked the same because this one takes long
+    duplicated: bool = False  # True if it was also sent to another lane, since this one is slow
     receipt: Any = None  # what `Lane.send` returned
 
 
@@ -33,7 +33,8 @@ class Batch:
 class Lane(ABC):
     """One executor of requests, with the batches that it was sent and has not answered."""
 
-    # Where it runs. A request that is bound to a place goes to a lane there; losses are counted by place.
+    # Where it runs. A request that is bound to a place is sent to a lane there, and losses are
+    # counted by place.
     place: str
     ready: bool = False  # whether it may be sent requests
     outstanding: deque[Batch] = field(default_factory=deque)
@@ -115,13 +116,13 @@ class LaneGroup(Protocol):
     """All lanes of a transport."""
 
     title: str  # of one lane, for messages: "a worker process"
-    # Seconds, and times the slowest request so far, after which a free lane is asked for what is
-    # outstanding elsewhere too. None: never.
+    # Seconds, and a multiple of the slowest request so far, after which an outstanding request is
+    # also sent to a free lane. None: never.
     patience: tuple[float, float] | None
 
     @property
     def lanes(self) -> Sequence[Lane]:
-        """The lanes there are now. One that has left the sequence is gone, without blame for what it had."""
+        """The present lanes. The requests of one that has left are not blamed for its end."""
         ...
 
     def place_for(self, request: Request) -> str | None:
@@ -152,5 +153,5 @@ class LaneGroup(Protocol):
         ...
 
     def blamed(self, places: list[str]) -> list[str]:
-        """Return those of the places at which a request lost its lane that count against the request."""
+        """Return the places that count against a request, of those at which it lost its lane."""
         ...

@@ -35,13 +35,13 @@ def check_limit(name: str, size: int, what: str) -> None:
     >>> check_limit(LAYERS, 200_000, "hidden layers")
     Traceback (most recent call last):
     equipoise.validation.limits.LimitExceeded: expected at most 1,000 hidden layers, got 200,000; \
-if they are wanted, raise the limit with the environment variable EQUIPOISE_MAX_LAYERS
+if they are intended, raise the limit with the environment variable EQUIPOISE_MAX_LAYERS
     """
     most = limit(name)
     if size > most:
         raise LimitExceeded(
             f"expected at most {most:,} {what}, got {size:,}; "
-            f"if they are wanted, raise the limit with the environment variable {name}"
+            f"if they are intended, raise the limit with the environment variable {name}"
         )
 
 

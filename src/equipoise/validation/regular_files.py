@@ -1,4 +1,4 @@
-"""Regular files only: a pipe, a socket or a device in place of a file is refused before it is opened.
+"""Regular files only: pipes, sockets and devices are refused before they are opened.
 
 Opening a pipe waits until somebody opens its other end, and a device may never end. A folder that
 comes from somebody else may hold either under the name of a file.
@@ -38,9 +38,11 @@ def check_regular(path: Path | str) -> None:
     Raises:
         NotRegularFile: If opening the path could wait, or read without end.
 
-    >>> check_regular("/dev/zero")
-    Traceback (most recent call last):
-    equipoise.validation.regular_files.NotRegularFile: /dev/zero is a device; expected a regular file
+    >>> try:
+    ...     check_regular("/dev/zero")
+    ... except NotRegularFile as error:
+    ...     print(error)
+    /dev/zero is a device; expected a regular file
     """
     try:
         kind = special_kind(os.stat(path))

@@ -278,8 +278,8 @@ def _refuse_repeated_keys_of(mapping: Any) -> None:
         if name in lines:
             raise _wrong(
                 key,
-                f"the key {quoted(name)} appears twice in one mapping (first in line {lines[name]}); "
-                "remove one of the two",
+                f"the key {quoted(name)} appears twice in one mapping (first in line "
+                f"{lines[name]}); remove one of the two",
             )
         lines[name] = key.start_mark.line + 1
 

@@ -80,7 +80,7 @@ def _time_left(run: Run, rounds: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words.
+    """Return a time as text.
 
     >>> [duration(seconds) for seconds in (0.2, 42, 200, 9000, 200000)]
     ['1 s', '42 s', '3 min', '2 h 30 min', '2 days 8 h']

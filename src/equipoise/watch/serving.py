@@ -73,8 +73,8 @@ class WatchServer(ThreadingHTTPServer):
             super().__init__(("127.0.0.1", port), Handler)
         except (OSError, OverflowError) as error:
             raise RunError(
-                f"--port {port} of 127.0.0.1 cannot be used ({error}); leave it out, and a free one "
-                "is chosen"
+                f"--port {port} of 127.0.0.1 cannot be used ({error}); leave it out, and a free "
+                "one is chosen"
             ) from error
 
     @property

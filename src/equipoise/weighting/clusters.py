@@ -55,7 +55,7 @@ def _far_apart(rows: NDArray[np.float64], k: int, draw: np.random.Generator) -> 
 def _settled(
     rows: NDArray[np.float64], centres: NDArray[np.float64]
 ) -> tuple[float, NDArray[np.int64]]:
-    """Return the sum of squared distances to the nearest centre, and the clusters, at convergence."""
+    """Return the squared distances to the nearest centres, summed, and the converged clusters."""
     groups = np.full(len(rows), -1)
     for _ in range(MOST_STEPS):
         nearest = _distances(rows, centres).argmin(1)

@@ -9,7 +9,9 @@ import numpy as np
 
 from equipoise.weighting.simplex import min_norm
 
-STILL = 1e-6  # a shorter gradient has no direction; nor has a guide, or a common direction in units of the gradients' mean length
+# A shorter gradient has no direction; nor has a shorter guide, or a shorter common direction in
+# units of the gradients' mean length.
+STILL = 1e-6
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Direction:
 def evenness(losses: np.ndarray) -> float:
     """Return the cosine between losses and equal losses.
 
-    >>> evenness(np.array([2.0, 2.0, 2.0])).__round__(12), evenness(np.array([0.0, 3.0])).__round__(4)
+    >>> round(evenness(np.array([2.0, 2.0, 2.0])), 12), round(evenness(np.array([0.0, 3.0])), 4)
     (1.0, 0.7071)
     """
     norm = np.linalg.norm(losses)
@@ -54,8 +56,9 @@ def descent(
         theta: The tolerated angle in radians.
         force: Use the guide whatever the angle.
 
-    >>> found = descent(np.diag([1.0, 4.0]), np.array([1.0, 2.0]), np.array([0, 1]), np.array([1.0, 1.0]), theta=0.1)
-    >>> found.shares.round(6).tolist(), found.guided
+    >>> lengths, live, losses = np.array([1.0, 2.0]), np.array([0, 1]), np.array([1.0, 1.0])
+    >>> direction = descent(np.diag([1.0, 4.0]), lengths, live, losses, theta=0.1)
+    >>> direction.shares.round(6).tolist(), direction.guided
     ([0.75, 0.375], False)
     """
     mean = lengths[live].mean()
@@ -72,12 +75,12 @@ def descent(
         rows = np.vstack([rows, guide / np.linalg.norm(guide) @ rows[: len(live)]])
     shares = min_norm(rows @ products @ rows.T) @ rows
     average = rows[: len(live)].mean(0)
-    length, wanted = (math.sqrt(max(0.0, row @ products @ row)) for row in (shares, average))
+    length = math.sqrt(max(0.0, shares @ products @ shares))
+    target = math.sqrt(max(0.0, average @ products @ average))
     if length <= STILL * mean:
         return None
-    scale = max(1.0, wanted / length)
-    while (
-        rows @ products @ shares * scale
-    ).min() < -STILL and scale > 1:  # rounding that the scale would make matter
+    scale = max(1.0, target / length)
+    # A large scale would turn rounding errors into an increase of some client's loss.
+    while (rows @ products @ shares * scale).min() < -STILL and scale > 1:
         scale = scale / 2 if scale > 2 else 1.0
     return Direction(rows, shares * scale, scale, guided)

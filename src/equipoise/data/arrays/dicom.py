@@ -151,7 +151,8 @@ def _pixels(dataset: Any, file: Path) -> np.ndarray:
             return np.asarray(pixel_array(dataset, index=0 if several else None))
     except Exception as error:  # decoders raise many errors for damaged bytes
         raise ValueError(
-            f"{file}: its pixels cannot be decoded ({quoted(str(error))}); save it uncompressed, or "
+            f"{file}: its pixels cannot be decoded ({quoted(str(error))}); save it "
+            "uncompressed, or "
             "replace it"
         ) from error
 

@@ -50,10 +50,11 @@ def check_data(
     if dataset is not None:
         return report_on_dataset(dataset, config)
     if config.apart and own_site is not None:
-        return report_on_dataset(load_client(config, own_site), config)
+        return report_on_dataset(load_client(config, own_site), config, alone=True)
     path = Path(config.name)
     if not is_user_path(config) or config.apart or is_patients(path):
-        return report_on_dataset(load_with_tables(config, own_site=own_site).dataset, config)
+        loaded = load_with_tables(config, own_site=own_site)
+        return report_on_dataset(loaded.dataset, config, alone=own_site is not None)
     if is_image_folder(path):
         return report_on_images(path, config, every_pixel)
     return report_on_tables(path, config, own_site)

@@ -15,8 +15,14 @@ from equipoise.data.dataset import Dataset
 from equipoise.data.tables.schema_inference import full_schema, with_schema
 
 
-def report_on_dataset(dataset: Dataset, config: DataConfig) -> DataReport:
-    """Report on a registered data set, on arrays or on patients' records."""
+def report_on_dataset(dataset: Dataset, config: DataConfig, alone: bool = False) -> DataReport:
+    """Report on a registered data set, on arrays or on patients' records.
+
+    Args:
+        dataset: The data set.
+        config: The data section.
+        alone: True if this is one site of several, and the others are elsewhere.
+    """
     dataset = with_schema(dataset.as_task(config.task), config.schema)
     schema = full_schema(dataset)
     sites = report_on_sites(dataset, config)
@@ -27,7 +33,7 @@ def report_on_dataset(dataset: Dataset, config: DataConfig) -> DataReport:
         columns.append(report_on_column(column, [x[:, indices[column.name]]], config))
     warnings = list(dataset.notes)
     if dataset.site is not None:
-        warnings += warnings_on_sites(sites, dataset.task.class_names)
+        warnings += warnings_on_sites(sites, dataset.task.class_names, alone)
     return DataReport(
         name=dataset.name,
         task=dataset.task.kind,

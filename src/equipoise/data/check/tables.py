@@ -57,17 +57,20 @@ def report_on_tables(path: Path, config: DataConfig, own_site: str | None = None
         problems = error.problems if isinstance(error, DataErrors) else (str(error),)
         return _report_on_problems(sites, config, problems)
     if sites.arrays:
-        return report_on_dataset(dataset, config)
-    return report_on_read_tables(sites, dataset, config)
+        return report_on_dataset(dataset, config, alone=own_site is not None)
+    return report_on_read_tables(sites, dataset, config, alone=own_site is not None)
 
 
-def report_on_read_tables(sites: Sites, dataset: Dataset, config: DataConfig) -> DataReport:
+def report_on_read_tables(
+    sites: Sites, dataset: Dataset, config: DataConfig, alone: bool = False
+) -> DataReport:
     """Report on tables that were joined to a data set.
 
     Args:
         sites: The tables.
         dataset: The data set that was made of them.
         config: The data section.
+        alone: True if this is one site of several, and the others are elsewhere.
     """
     schema = dataset.schema
     assert schema is not None and schema.label is not None
@@ -77,7 +80,7 @@ def report_on_read_tables(sites: Sites, dataset: Dataset, config: DataConfig) ->
     warnings = [
         *warnings_on_columns(sites, schema, kinds_are_inferred),
         *warnings_on_labels(schema.label, schema.classes, rows),
-        *warnings_on_sites(site_reports, schema.classes),
+        *warnings_on_sites(site_reports, schema.classes, alone),
         *warnings_on_dialects(sites),
     ]
     return DataReport(

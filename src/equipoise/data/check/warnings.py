@@ -13,15 +13,18 @@ FEW_TESTS = 30  # test rows of a site below which a difference of a few percent 
 _MANY_CLASSES = 20  # up to which any number of rows is enough
 
 
-def warnings_on_sites(sites: Sequence[SiteReport], classes: Sequence[str]) -> list[str]:
+def warnings_on_sites(
+    sites: Sequence[SiteReport], classes: Sequence[str], alone: bool = False
+) -> list[str]:
     """Return warnings about sites that cannot learn or cannot be tested.
 
     Args:
         sites: The sites.
         classes: The classes of all sites; none in regression.
+        alone: True if this is one site of several, and the others are elsewhere.
     """
     warnings = []
-    if len(sites) == 1:
+    if len(sites) == 1 and not alone:
         warnings.append(
             f"there is only one site, {quoted(sites[0].name)}, so there is no other to learn with; "
             "provide one file per site, or a column that names the site (data.site)"

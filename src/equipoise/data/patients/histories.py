@@ -14,7 +14,6 @@ from equipoise.data.message_text import counted
 from equipoise.data.patients.records import Records
 from equipoise.data.schema import CodeSchema
 from equipoise.task import Task
-from equipoise.validation.names import quoted
 
 LONGEST = 512  # the latest events of a patient that are kept by default
 VOCABULARY = 1000  # the most frequent codes, which have their own number in the network
@@ -150,9 +149,9 @@ def fit(x: np.ndarray, codes: tuple[str, ...], train: Parts) -> dict[str, Any]:
 
 
 def agreed(x: np.ndarray, codes: tuple[str, ...], schema: tuple[CodeSchema, ...]) -> dict[str, Any]:
-    """Return the recipe by which values are scaled as sites agreed; values are not looked at.
+    """Return the recipe by which values are scaled as sites agreed.
 
-    Values of codes that the schema does not list have no scale and count as missing.
+    Values of codes without a scale, and of unknown codes, count as missing: a scale of 0 says so.
 
     Args:
         x: The histories.
@@ -160,34 +159,34 @@ def agreed(x: np.ndarray, codes: tuple[str, ...], schema: tuple[CodeSchema, ...]
         schema: The codes of the schema.
 
     Raises:
-        ValueError: If the codes are not those of the schema, or one has values but no scale.
+        ValueError: If the codes are not those of the schema, or none of them has a scale though
+            there are values.
     """
     if codes != tuple(code.name for code in schema):
         raise ValueError(
-            "normalise: agreed needs the codes of patients' events in the schema, with centre and "
-            "scale of their values; write it with `equipoise data check --save --statistics`"
+            "data.normalise: agreed expects the codes of patients' events in the schema, got "
+            "others; write it with `equipoise data check --save --statistics`"
         )
-    events = x[:, 1:]
-    has_value = (events[..., 0] > 0) & (events[..., 3] == 0)
-    with_values = np.bincount(events[..., 0][has_value].astype(np.int64), minlength=len(codes) + 2)
     mean = np.zeros(len(codes) + 2)
-    scale = np.ones(len(codes) + 2)
+    scale = np.zeros(len(codes) + 2)
     for number, code in enumerate(schema, 1):
         if code.centre is not None and code.scale is not None:
             mean[number] = code.centre
             scale[number] = code.scale
-        elif with_values[number]:
-            raise ValueError(
-                f"code {quoted(code.name)} has values, but no centre and scale in the schema; "
-                "add them there"
-            )
+    events = x[:, 1:]
+    has_value = (events[..., 0] > 0) & (events[..., 3] == 0)
+    if has_value.any() and not scale.any():
+        raise ValueError(
+            "expected centre and scale of the codes of patients' events in the schema, got none, "
+            "though events have values; write them with `equipoise data check --save --statistics` "
+            "at each site, and `equipoise data schema join`"
+        )
     return {
         "kind": "histories",
         "codes": list(codes),
         "mean": mean.tolist(),
         "scale": scale.tolist(),
         "shape": list(x.shape[1:]),
-        "unknown_values": "missing",
     }
 
 
@@ -195,12 +194,12 @@ def apply(x: np.ndarray, recipe: dict[str, Any]) -> np.ndarray:
     """Return model inputs: values in deviations of their code, clipped at 5; ages in centuries."""
     inputs = np.array(x, np.float32)
     code = inputs[:, 1:, 0].astype(np.int64)
-    if recipe.get("unknown_values") == "missing":
-        inputs[:, 1:, 3][code > len(recipe["codes"])] = 1
     mean = np.array(recipe["mean"], np.float32)
     scale = np.array(recipe["scale"], np.float32)
+    is_unscaled = (code > 0) & (scale[code] == 0)
+    inputs[:, 1:, 3][is_unscaled] = 1
     has_value = (code > 0) & (inputs[:, 1:, 3] == 0)
-    scaled = (inputs[:, 1:, 1] - mean[code]) / scale[code]
+    scaled = (inputs[:, 1:, 1] - mean[code]) / np.where(scale[code] == 0, 1, scale[code])
     clipped = np.clip(scaled, -MOST_DEVIATIONS, MOST_DEVIATIONS)
     inputs[:, 1:, 1] = np.where(has_value, clipped, 0)
     inputs[:, 1:, 2] /= 100

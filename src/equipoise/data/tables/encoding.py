@@ -37,13 +37,8 @@ def fit(
         ids: The names of the clients.
         scaling: `client`, `pooled`, `agreed` (centre and scale of the schema) or `none`.
     """
-    descriptions = [_description(column) for column in schema]
-    recipe: dict[str, Any] = {
-        "kind": "table",
-        "scaling": scaling,
-        "columns": descriptions,
-        "features": _features(descriptions),
-    }
+    recipe: dict[str, Any] = {"kind": "table", "scaling": scaling, **outline(schema)}
+    descriptions = recipe["columns"]
     coded = recode(raw, columns, recipe)
     shared = {
         "fill": _fills(coded[:0], descriptions),
@@ -62,9 +57,10 @@ def fit(
     return recipe
 
 
-def feature_names(schema: tuple[ColumnSchema, ...]) -> list[str]:
-    """Return the names of the model inputs that the columns of a schema become."""
-    return _features([_description(column) for column in schema])
+def outline(schema: tuple[ColumnSchema, ...]) -> dict[str, Any]:
+    """Return the part of a recipe that follows from the schema: columns and names of inputs."""
+    descriptions = [_description(column) for column in schema]
+    return {"kind": "table", "columns": descriptions, "features": _features(descriptions)}
 
 
 def _description(column: ColumnSchema) -> dict[str, Any]:
@@ -115,6 +111,11 @@ def apply(coded: np.ndarray, recipe: dict[str, Any], client: str | None) -> np.n
     stats = recipe["shared"] if client is None else recipe["clients"].get(client)
     if stats is None:
         known = list(recipe["clients"])
+        if not known:
+            raise ValueError(
+                "these inputs are scaled with each site's own statistics, which stay there; "
+                "predict at the site: `equipoise predict --site FOLDER RUN DATA`"
+            )
         shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
         raise ValueError(
             "these inputs are scaled with each client's own statistics: say which client with "

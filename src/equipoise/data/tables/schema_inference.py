@@ -223,7 +223,7 @@ def complete_schema(schema: Schema | None, inferred: Schema) -> Schema:
     if "columns" in chosen:
         chosen["columns"] = _complete_columns(schema, inferred)
     if "classes" in chosen and schema.label is not None:
-        chosen["classes"] = _after_values(schema.classes, schema.values.get(schema.label, {}))
+        chosen["classes"] = after_values(schema.classes, schema.values.get(schema.label, {}))
     if "rename" in chosen:
         chosen["rename"] = {**inferred.rename, **schema.rename}
     return Schema(**{**dict(inferred), **chosen})
@@ -236,13 +236,13 @@ def _complete_columns(schema: Schema, inferred: Schema) -> tuple[ColumnSchema, .
         repaired.update(repairs.missing, repairs.values)
     columns = []
     for column in schema.columns:
-        categories = _after_values(column.categories, schema.values.get(column.name, {}))
+        categories = after_values(column.categories, schema.values.get(column.name, {}))
         column = column.model_copy(update={"categories": categories})
         columns.append(_complete_column(column, by_name.get(column.name), repaired))
     return tuple(columns)
 
 
-def _after_values(names: tuple[str, ...], values: Mapping[str, str]) -> tuple[str, ...]:
+def after_values(names: tuple[str, ...], values: Mapping[str, str]) -> tuple[str, ...]:
     """Return categories or classes by their names after `values` of the schema replaced cells.
 
     A list that was saved before `values` was added has names that cannot occur any more.

@@ -1,1 +1,4 @@
-"""A Ray cluster of one trusted organisation: the same run on several machines. Nothing here imports ray before it is asked for."""
+"""A Ray cluster of one trusted organisation: the same run on several machines.
+
+Modules of this package import ray on first use.
+"""

@@ -20,10 +20,10 @@ from equipoise.data import federate
 from equipoise.data.roster import roster_of
 from equipoise.experiment import experiment as experiment_from
 from equipoise.records import Record, pack, unpack
+from equipoise.runtime import wire
 from equipoise.runtime.executor import ClientExecutor
 from equipoise.runtime.messages import Job
 from equipoise.runtime.states import CarriedStates
-from equipoise.transports import wire
 from equipoise.transports.workers.memory import from_arrays
 from equipoise.transports.workers.processes import keep_heap
 from equipoise.validation.imports import Imports
@@ -59,11 +59,11 @@ class Actor:
         self.exchange = 0
         self.trees: dict[str, Any] = {}
 
-    def begin(self, told: bytes, arrays: dict[str, np.ndarray] | None) -> bytes:
+    def begin(self, message: bytes, arrays: dict[str, np.ndarray] | None) -> bytes:
         """Prepare for a run.
 
         Args:
-            told: The job as JSON; see `JobSpec`.
+            message: The job as JSON; see `JobSpec`.
             arrays: The data, from the object store of this node; None if they are made here from
                 the node's own data folder.
 
@@ -71,18 +71,18 @@ class Actor:
             JSON with the versions of this node as "kind" and, if it cannot execute the run, a
             sentence as "refused".
         """
-        order = json.loads(told)
+        spec = json.loads(message)
         answer: dict[str, Any] = {"kind": kind()}
-        if answer["kind"] == order["kind"]:
-            self._add_paths(order["path"])
+        if answer["kind"] == spec["kind"]:
+            self._add_paths(spec["path"])
             try:
-                job = Job.of(order["job"])
+                job = Job.of(spec["job"])
                 experiment = experiment_from(job.experiment, Imports.of_job(job.allowed))
                 if arrays is None:
                     federation = federate(experiment.data, experiment.seed)
                     answer["fingerprint"] = roster_of(federation).fingerprint
                 else:
-                    federation = from_arrays(order["data"], arrays)
+                    federation = from_arrays(spec["data"], arrays)
                 self.executor = ClientExecutor(job, federation, self.states, experiment)
             except (ValueError, OSError) as error:
                 answer["refused"] = str(error)
@@ -114,13 +114,13 @@ class Actor:
         elif exchange != self.exchange:
             self.trees = {}
         self.exchange = exchange
-        order = unpack(message.data)
+        call = unpack(message.data)
         self.states.carried = {
-            name: state.tobytes() for name, state in zip(order["states"], states, strict=True)
+            name: state.tobytes() for name, state in zip(call["states"], states, strict=True)
         }
         replies = []
         new_states = []
-        for task in order["tasks"]:
+        for task in call["tasks"]:
             request = wire.request_of(task["request"], wire.resolved(task["down"], self.trees))
             if request.die:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -131,6 +131,6 @@ class Actor:
                 new_state = np.frombuffer(self.states.carried.pop(reply.state.name), np.uint8)
             new_states.append(new_state)
         answer = packed(Record._trusted({"replies": replies}))
-        if order["keeps"]:
+        if call["keeps"]:
             return (answer, *new_states)
         return answer

@@ -12,8 +12,8 @@ from typing import Any
 
 from equipoise.experiment import ConfigurationError
 from equipoise.records import Record
+from equipoise.runtime import wire
 from equipoise.storage.store import RunError
-from equipoise.transports import wire
 from equipoise.transports.base import Monitor
 from equipoise.transports.lanes import Batch, Lane
 from equipoise.transports.ray.actor import Actor, kind, packed
@@ -100,7 +100,7 @@ class ActorPool:
             address: HOST:PORT of the head.
             spec: The run, as actors receive it.
             states: References to clients' states.
-            monitor: Is told which nodes come and go.
+            monitor: Receives the nodes that come and go.
             resume: The command that resumes the run, for messages.
         """
         self.ray = ray
@@ -216,7 +216,7 @@ class ActorPool:
         on_node = strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
         handle = self._actor_class.options(scheduling_strategy=on_node).remote()
         data = None if self.spec.made_at(node.store) else self.spec.data
-        begun = handle.begin.remote(self.spec.told, data)
+        begun = handle.begin.remote(self.spec.message, data)
         self.lanes.append(
             ActorLane(
                 node.id,

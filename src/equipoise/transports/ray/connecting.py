@@ -138,7 +138,8 @@ def connected(name: str, trust_network: bool) -> tuple[Any, str, bool]:
     except Exception as error:
         raise ConfigurationError(
             f"this machine cannot work with the cluster at {address} "
-            f"({' '.join(str(error).split())[:200]}); it has to be one of its nodes: `equipoise cluster start --join {address} --token FILE`"
+            f"({' '.join(str(error).split())[:200]}); it has to be one of its nodes: "
+            f"`equipoise cluster start --join {address} --token FILE`"
         ) from error
     finally:  # the next cluster may have another token
         os.environ.clear()

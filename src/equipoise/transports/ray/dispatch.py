@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from equipoise.records import Record, size, unpack
+from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request
 from equipoise.storage.store import RunError
-from equipoise.transports import wire
 from equipoise.transports.base import Interrupted, Monitor, put_to_file
 from equipoise.transports.lanes import Answered, Event, Exchange, Failed, Lane, Lost
 from equipoise.transports.ray.actor import packed
@@ -44,7 +44,7 @@ class ActorLanes:
             ray: The module, connected.
             actors: The actors.
             files: The run's folder of files.
-            monitor: Is told what happened where, and says when to stop.
+            monitor: Receives events by place, and says when to stop.
             store: Bytes of this node's object store.
         """
         self.ray = ray
@@ -73,7 +73,7 @@ class ActorLanes:
     # Sending.
 
     def begin(self, exchange: Exchange) -> Any:
-        """Choose the number of requests per call; return the shared trees or a reference to them."""
+        """Choose the number of requests per call; return the shared trees, or a reference."""
         stores = [self.store, *(node.store for node in self.actors.nodes.values())]
         self.states.limit = STATES * min(stores)
         each = max(1, self.largest, size(exchange.requests[0].down))
@@ -97,7 +97,8 @@ class ActorLanes:
         except self.ray.exceptions.ObjectStoreFullError:
             raise RunError(
                 f"the object store of this node ({self.store / 2**20:.0f} MB) cannot hold "
-                f"{len(array) / 2**20:.0f} MB more; start its node with a larger --store, then {self.actors.resume}"
+                f"{len(array) / 2**20:.0f} MB more; start its node with a larger --store, then "
+                f"{self.actors.resume}"
             ) from None
 
     def take(self, waiting: deque[int], exchange: Exchange) -> list[int]:
@@ -199,7 +200,8 @@ class ActorLanes:
             if time.monotonic() - began > LOST_DEADLINE:
                 raise RunError(
                     f"the cluster at {self.actors.address} has had no node for this work for "
-                    f"{LOST_DEADLINE:.0f} s; committed rounds are kept: with nodes again, {self.actors.resume}"
+                    f"{LOST_DEADLINE:.0f} s; committed rounds are kept: with nodes again, "
+                    f"{self.actors.resume}"
                 )
             if self.monitor.interrupted():
                 raise Interrupted

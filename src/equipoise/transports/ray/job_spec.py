@@ -24,14 +24,14 @@ class JobSpec:
     """A run and its data.
 
     Attributes:
-        told: The message to an actor, as JSON.
+        message: The message to an actor, as JSON.
         data: The reference to the data in the object stores; None if each node makes its own.
         bytes: The size of the data.
         can_be_made: True if a node can make the data from its own data folder.
         fingerprint: The fingerprint of the data.
     """
 
-    told: bytes
+    message: bytes
     data: Any
     bytes: int
     can_be_made: bool

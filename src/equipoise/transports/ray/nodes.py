@@ -138,7 +138,7 @@ def start(
         The node.
 
     Raises:
-        ConfigurationError: If the node cannot be started as asked.
+        ConfigurationError: If the node cannot be started with these settings.
     """
     check_installed()
     if join is None and port in WORKER_PORTS:

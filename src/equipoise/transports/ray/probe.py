@@ -25,23 +25,36 @@ except (OSError, ValueError, OverflowError) as error:
 from ray._raylet import AuthenticationTokenLoader, Config, GcsClient
 from ray.exceptions import AuthenticationError
 
-def told(mode):
+def facts_with(mode):
     os.environ["RAY_AUTH_MODE"] = mode
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
     try:
         client = GcsClient(address=sys.argv[1])
-        facts = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=10) or b"{}")
-        nodes = [
-            {"address": f"{node.node_manager_address}:{node.node_manager_port}", "resources": dict(node.resources_total),
-             "labels": dict(node.labels), "head": node.is_head_node}
-            for node in client.get_all_node_info(timeout=10).values() if not node.state
-        ]
-        return {"ray": facts.get("ray_version"), "python": facts.get("python_version"), "nodes": nodes, "token": mode == "token"}
+        metadata = client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=10)
+        versions = json.loads(metadata or b"{}")
+        nodes = []
+        for node in client.get_all_node_info(timeout=10).values():
+            if not node.state:
+                nodes.append({
+                    "address": f"{node.node_manager_address}:{node.node_manager_port}",
+                    "resources": dict(node.resources_total),
+                    "labels": dict(node.labels),
+                    "head": node.is_head_node,
+                })
+        return {
+            "ray": versions.get("ray_version"),
+            "python": versions.get("python_version"),
+            "nodes": nodes,
+            "token": mode == "token",
+        }
     except AuthenticationError:
         return None
 
-print(json.dumps({"found": told("disabled") or (told("token") if sys.argv[2:] else None)}))
+facts = facts_with("disabled")
+if facts is None and sys.argv[2:]:
+    facts = facts_with("token")
+print(json.dumps({"found": facts}))
 """
 
 

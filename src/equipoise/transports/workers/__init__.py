@@ -1,1 +1,1 @@
-"""Worker processes on this machine: one torch thread each, started once and kept; data shared, not copied."""
+"""Worker processes on this machine, with one torch thread each; data are shared, not copied."""

@@ -13,9 +13,9 @@ from typing import Any
 
 from equipoise.experiment import ConfigurationError
 from equipoise.records import Record
+from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request
 from equipoise.storage.store import RunError
-from equipoise.transports import wire
 from equipoise.transports.base import with_file
 from equipoise.transports.lanes import Answered, Batch, Event, Exchange, Lane, Lost
 from equipoise.transports.workers import processes

@@ -264,7 +264,7 @@ class Pool:
             return Forked(pid)
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            # Only the parent may hold the sockets to workers, since their end tells a worker that
+            # Only the parent may hold the sockets to workers, since their end signals a worker that
             # the parent is gone.
             for connection in (ours, *(other.connection for other in self.started)):
                 connection.close()

@@ -28,8 +28,8 @@ def main(connection_number: int, data_number: int) -> None:
     """
     torch.set_num_threads(1)
     from equipoise.records import Record
+    from equipoise.runtime import wire
     from equipoise.runtime.executor import ClientExecutor
-    from equipoise.transports import wire
     from equipoise.transports.workers.sockets import Receiver, Sender
 
     connection = socket.socket(fileno=connection_number)

@@ -1,0 +1,272 @@
+"""Checks of what a server asks of a site, before anything is executed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from equipoise.composition import SLOTS, guest_named, parts
+from equipoise.experiment import Experiment
+from equipoise.experiment import experiment as experiment_from
+from equipoise.method import Method
+from equipoise.methods import REGISTRY
+from equipoise.metrics import registry
+from equipoise.records import Record
+from equipoise.runtime import client_evaluation, wire
+from equipoise.runtime.evaluation_messages import EvaluateModels
+from equipoise.runtime.messages import PROTOCOL, Job, Request, owner, round_of
+from equipoise.site.messages import experiment_digest
+from equipoise.site.settings import AUDIT, SiteSettings
+from equipoise.validation.imports import Imports
+from equipoise.version import __version__
+
+SPLITS = ("train", "validation", "test", "shared")
+# Entries of the server's `data` section that follow from the agreement between sites. Names of
+# files and sets are those of the site.
+AGREED = (
+    "schema",
+    "split",
+    "test",
+    "pool",
+    "task",
+    "label",
+    "normalise",
+    "image_size",
+    "window",
+    "augment",
+    "duplicates",
+    "events",
+)
+# Functions of a method with the signature of a step that return no upload.
+NO_STEPS = ("inputs", "serves", "base_models")
+_RUN = re.compile(r"[0-9a-f]{32}")
+_SIGNATURE = ["self", "client", "down"]
+
+
+class Refused(Exception):
+    """A message that a site does not act on.
+
+    Attributes:
+        word: What is wrong, one of `messages.WORDS`.
+        text: More about it, for the log of the site.
+    """
+
+    def __init__(self, word: str, text: str = "") -> None:
+        super().__init__(f"{word}: {text}")
+        self.word = word
+        self.text = text
+
+
+def check_envelope(message: Record, name: str) -> str:
+    """Check the entries that every message has; return its kind.
+
+    Args:
+        message: The message.
+        name: The name of the site.
+
+    Raises:
+        Refused: If the message is not for this site or not of this version.
+    """
+    if message.get("protocol") != PROTOCOL:
+        raise Refused("protocol", f"{message.get('protocol')!r:.80}")
+    if message.get("version") != __version__:
+        raise Refused("version", f"{message.get('version')!r:.80}")
+    if message.get("site") != name:
+        raise Refused("name", f"{message.get('site')!r:.80}")
+    run = message.get("run")
+    if not isinstance(run, str) or not _RUN.fullmatch(run):
+        raise Refused("run", f"{run!r:.80}")
+    kind = message.get("kind")
+    if kind not in ("describe", "open", "perform", "close"):
+        raise Refused("message", f"kind {kind!r:.80}")
+    return str(kind)
+
+
+def read_job(message: Record) -> Job:
+    """Return the job in a message.
+
+    Raises:
+        Refused: If it is malformed, or not the one that the message announces.
+    """
+    try:
+        job = Job.of(message["job"])
+        digest = experiment_digest(job.experiment)
+    except Exception as error:  # JSON of a stranger may fail in many ways
+        raise Refused("message", f"job: {error}") from None
+    if job.run != message["run"]:
+        raise Refused("run", f"{job.run!r:.80}")
+    if digest != message.get("experiment"):
+        raise Refused("experiment", "its digest is another one")
+    return job
+
+
+def own_experiment(job: Job, settings: SiteSettings) -> Experiment:
+    """Return the experiment as this site executes it.
+
+    Names of data, devices, memory, imports, workers and simulated faults are the site's.
+
+    Args:
+        job: The message of the server.
+        settings: The settings of the site.
+
+    Raises:
+        Refused: If the method is not allowed, or the experiment is not valid here.
+    """
+    spec = dict(job.experiment)
+    names = _method_names(spec.get("method"))
+    for name in names:
+        if not _is_allowed(name, settings.methods):
+            raise Refused("method", name)
+    imports = Imports(frozenset(settings.imports), frozenset({AUDIT}))
+    try:
+        return experiment_from(_own_spec(spec, settings), imports)
+    except Exception as error:
+        raise Refused("experiment", str(error)) from None
+
+
+def _own_spec(spec: Mapping[str, Any], settings: SiteSettings) -> dict[str, Any]:
+    data = spec["data"]
+    if not isinstance(data["schema"], Mapping):
+        raise ValueError("expected the schema itself, not the name of a file")
+    own_data = {key: data[key] for key in AGREED if key in data}
+    own_data |= {"apart": True, "partition": "natural", "name": str(settings.data)}
+    if settings.codes is not None:
+        own_data["codes"] = str(settings.codes)
+    own = {key: value for key, value in spec.items() if key not in ("faults", "memory", "dataset")}
+    own |= {"data": own_data, "device": settings.device, "workers": 0}
+    own["participation"] = {}  # the cohort is the server's affair
+    own["evaluation"] = {**spec["evaluation"], "no_curves": []}
+    return own
+
+
+def _method_names(spec: Any) -> list[str]:
+    """Return the names of a method and of all methods that are composed with it."""
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
+        raise Refused("method", f"{spec!r:.80}")
+    names = [spec["name"]]
+    for slot in (*SLOTS, "beside"):
+        if spec.get(slot) is not None:
+            names += _method_names(spec[slot])
+    return names
+
+
+def _is_allowed(name: str, allowed: Collection[str] | None) -> bool:
+    if allowed is None:
+        return name in REGISTRY.built_in or name == AUDIT
+    return name in allowed
+
+
+def read_request(message: Record) -> Request:
+    """Return the request in a message.
+
+    Raises:
+        Refused: If it is malformed.
+    """
+    try:
+        request = wire.request_of(message["request"], message["down"])
+    except Exception as error:
+        raise Refused("message", f"request: {error}") from None
+    counts = (request.round, request.rounds, request.attempt, request.exchange)
+    valid = [
+        isinstance(request.client, str),
+        isinstance(request.step, str),
+        all(type(count) is int and 0 <= count < 2**31 for count in counts),
+        type(request.large) is bool,
+        request.after is None or isinstance(request.after, Mapping),
+    ]
+    if not all(valid):
+        raise Refused("message", "a request of another form")
+    request.die = False
+    _check_state_names(request)
+    return request
+
+
+def _check_state_names(request: Request) -> None:
+    """Refuse names of states that are not of this client."""
+    names = [] if request.committed is None else [request.committed]
+    if request.state is not None:
+        name, digest = request.state
+        names.append(name)
+        if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+            raise Refused("message", "a state without a digest")
+    for name in names:
+        try:
+            round_of(name)
+        except (ValueError, TypeError) as error:
+            raise Refused("message", str(error)) from None
+        if not name.startswith(f"{owner(request.client)}-"):
+            raise Refused("name", "a state of another client")
+
+
+def check_request(request: Request, name: str, experiment: Experiment) -> None:
+    """Refuse a request for another client, an unknown step, metric or part of the data.
+
+    Args:
+        request: The request.
+        name: The name of the site, which is the name of its client.
+        experiment: The experiment of the open run.
+
+    Raises:
+        Refused: With the first of them.
+    """
+    if request.client != name:
+        raise Refused("name", f"{request.client!r:.80}")
+    if request.rounds != experiment.rounds:
+        raise Refused("round", f"{request.rounds} rounds in place of {experiment.rounds}")
+    if client_evaluation.handles(request.step):
+        _check_evaluation(request, experiment)
+    elif not request.exchange or not is_step(experiment.build_method(), request.step):
+        raise Refused("step", f"{request.step!r:.80}")
+    if request.after is not None:
+        if request.after.keys() != {"splits", "metrics"}:
+            raise Refused("message", "after: expected splits and metrics")
+        _check_names(request.after, experiment)
+
+
+def _check_evaluation(request: Request, experiment: Experiment) -> None:
+    if request.exchange:
+        raise Refused("step", "an evaluation in an exchange of a round")
+    if request.step == EvaluateModels.step and not isinstance(request.down.get("down"), Record):
+        raise Refused("message", "an evaluation without what was delivered")
+    if request.step == EvaluateModels.step:
+        _check_names(request.down, experiment)
+
+
+def _check_names(values: Mapping[str, Any], experiment: Experiment) -> None:
+    """Refuse unknown metrics and parts of the data."""
+    splits = values.get("splits")
+    if not isinstance(splits, list) or not all(split in SPLITS for split in splits):
+        raise Refused("splits", f"{splits!r:.80}")
+    metrics = values.get("metrics")
+    if not isinstance(metrics, list) or not all(isinstance(metric, str) for metric in metrics):
+        raise Refused("metrics", f"{metrics!r:.80}")
+    settings = experiment.evaluation
+    known = {registry.name_of(entry) for entry in (*settings.metrics, settings.main) if entry}
+    for metric in metrics:
+        if metric not in registry.REGISTRY.built_in and metric not in known:
+            raise Refused("metrics", metric[:80])
+
+
+def is_step(method: Method, step: str) -> bool:
+    """Return True if a method has a public step of this name.
+
+    Args:
+        method: The method, which may be composed of several.
+        step: The name, such as "client", or "@fedrdn.statistics" of a guest.
+    """
+    part = parts(method)[0]
+    name = step
+    if step.startswith("@"):
+        guest, _, name = step.partition(".")
+        try:
+            part = guest_named(method, guest)
+        except StopIteration:
+            return False
+    if not name.isidentifier() or name.startswith("_") or name in NO_STEPS:
+        return False
+    function = inspect.getattr_static(type(part), name, None)
+    if not inspect.isfunction(function):
+        return False
+    return list(inspect.signature(function).parameters) == _SIGNATURE

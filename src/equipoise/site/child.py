@@ -1,0 +1,239 @@
+"""The child process of a site, in which data are prepared and steps are performed."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from equipoise.records import Record, pack, unpack
+from equipoise.runtime import wire
+from equipoise.runtime.messages import Job, Request
+from equipoise.site.messages import LATE, RAISED
+from equipoise.site.runtime import Result, SiteRuntime
+from equipoise.site.settings import SiteSettings
+
+LOG = "child.log"  # what the child prints, in the folder of the site
+START_DEADLINE = 600.0  # seconds in which a child imports torch and prepares the data
+GRACE = 5.0  # seconds beyond a step's deadline in which the child itself reports it
+TRIES = 2  # children that may die with one request
+_FRAME = struct.Struct("<Q")
+_PROGRAM = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "from equipoise.site.child import main; main(int(sys.argv[1]))"
+)
+# The child computes on one thread; libraries that read the environment find it there.
+_SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+class _Ended(Exception):
+    """The child has died."""
+
+
+class _TooLate(Exception):
+    """The child did not answer in time."""
+
+
+class ChildRuntime:
+    """Executes the requests of a site in a child process, which is replaced when it dies.
+
+    A step may hang, run out of memory or crash: the site itself goes on.
+
+    Args:
+        name: The name of the site.
+        settings: The settings of the site.
+    """
+
+    def __init__(self, name: str, settings: SiteSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self._child: _Child | None = None
+        self._opened: tuple[Job, Path] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The identifier of the child process; None if there is none at present."""
+        return None if self._child is None else self._child.process.pid
+
+    def describe(self, job: Job) -> Result:
+        """Return the roster of the site; see `Runtime.describe`."""
+        return self._ask(Record(kind="describe", job=job.text()), START_DEADLINE)
+
+    def open(self, job: Job, folder: Path) -> Result:
+        """Begin or continue a run; see `Runtime.open`."""
+        result = self._ask(_opening(job, folder), START_DEADLINE)
+        self._opened = None if result.code else (job, folder)
+        return result
+
+    def perform(self, request: Request, deadline: float) -> Result:
+        """Perform a step; see `Runtime.perform`."""
+        message = Record._trusted(
+            {
+                "kind": "perform",
+                "request": wire.to_wire(request),
+                "down": request.down,
+                "deadline": deadline,
+            }
+        )
+        return self._ask(message, deadline + GRACE)
+
+    def close(self) -> None:
+        """End the child."""
+        self._opened = None
+        self._end()
+
+    def _ask(self, message: Record, seconds: float) -> Result:
+        """Send a message to the child; one that dies is replaced and asked once more."""
+        for _ in range(TRIES):
+            try:
+                return _result_in(self._started().exchange(message, seconds))
+            except _TooLate:
+                self._end()
+                return Result(LATE)
+            except _Ended:
+                self._end()
+        return Result(RAISED, text=f"the child process ended {TRIES} times; see {LOG}")
+
+    def _started(self) -> _Child:
+        """Return a child in which the run is open."""
+        if self._child is None:
+            child = self._child = _Child(self.settings.folder / LOG)
+            settings = Record(kind="settings", name=self.name, settings=self.settings.plain())
+            child.exchange(settings, START_DEADLINE)
+            if self._opened is not None:
+                child.exchange(_opening(*self._opened), START_DEADLINE)
+        return self._child
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+
+def _opening(job: Job, folder: Path) -> Record:
+    return Record(kind="open", job=job.text(), folder=str(folder))
+
+
+def _result_in(answer: Any) -> Result:
+    return Result(answer["code"], answer["entries"], answer["text"])
+
+
+class _Child:
+    """A child process and the socket to it."""
+
+    def __init__(self, log: Path) -> None:
+        self.connection, theirs = socket.socketpair()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | _SINGLE
+        environment |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        # -P: files in the current folder, perhaps a stranger's, must not be imported in place of
+        # a library.
+        command = [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno())]
+        with theirs, log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    def exchange(self, message: Record, seconds: float) -> Any:
+        """Send a message and return the answer.
+
+        Raises:
+            _Ended: If the child died.
+            _TooLate: If it did not answer in time.
+        """
+        until = time.monotonic() + seconds
+        try:
+            send(self.connection, message)
+            return receive(self.connection, until)
+        except (OSError, EOFError, ValueError):
+            raise _Ended from None
+
+    def close(self) -> None:
+        """Kill the child."""
+        self.connection.close()
+        self.process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=10)
+
+
+def send(connection: socket.socket, message: Record) -> None:
+    """Send a record over a socket."""
+    parts = pack(message)
+    connection.sendall(_FRAME.pack(sum(map(len, parts))))
+    for part in parts:
+        connection.sendall(part)
+
+
+def receive(connection: socket.socket, until: float | None = None) -> Any:
+    """Return the next record from a socket.
+
+    Args:
+        connection: The socket.
+        until: The time by which it must be whole; None to wait as long as it takes.
+
+    Raises:
+        EOFError: If the other side closed the connection.
+    """
+    (total,) = _FRAME.unpack(_exactly(connection, _FRAME.size, until))
+    return unpack(memoryview(_exactly(connection, total, until)))
+
+
+def _exactly(connection: socket.socket, count: int, until: float | None) -> bytearray:
+    data = bytearray(count)
+    view = memoryview(data)
+    received = 0
+    while received < count:
+        if until is not None:
+            remaining = until - time.monotonic()
+            if remaining <= 0 or not select.select([connection], [], [], remaining)[0]:
+                raise _TooLate
+        size = connection.recv_into(view[received:])
+        if not size:
+            raise EOFError("the other side closed the connection")
+        received += size
+    return data
+
+
+def main(descriptor: int) -> None:
+    """Execute the requests of a site until the site is gone.
+
+    Args:
+        descriptor: The descriptor of the socket to the site.
+    """
+    connection = socket.socket(fileno=descriptor)
+    runtime: SiteRuntime | None = None
+    while True:
+        try:
+            message = receive(connection)
+        except (EOFError, OSError):
+            return
+        if message["kind"] == "settings":
+            runtime = SiteRuntime(message["name"], SiteSettings.of(message["settings"]))
+            result = Result()
+        else:
+            assert runtime is not None
+            result = _executed(runtime, message)
+        answer = {"code": result.code, "entries": result.entries, "text": result.text}
+        send(connection, Record._trusted(answer))
+
+
+def _executed(runtime: SiteRuntime, message: Any) -> Result:
+    if message["kind"] == "perform":
+        request = wire.request_of(message["request"], message["down"])
+        return runtime.perform(request, message["deadline"])
+    job = Job.of(message["job"])
+    if message["kind"] == "describe":
+        return runtime.describe(job)
+    return runtime.open(job, Path(message["folder"]))

@@ -1,0 +1,125 @@
+"""Messages between a server and a site, as bytes.
+
+A server describes a run, opens it, has steps performed and closes it. A site answers with the
+result or with a code. A text of the site is never part of an answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from equipoise.records import Record, pack, unpack
+from equipoise.runtime import wire
+from equipoise.runtime.messages import PROTOCOL, Job, Request
+from equipoise.version import __version__
+
+Kind = Literal["describe", "open", "perform", "close"]
+# Codes of a step that has no result.
+RAISED = "raised"
+LATE = "late"
+NO_STATE = "no-state"
+DISK_FULL = "disk-full"
+REFUSED = "refused:"  # followed by one of the words below
+# What is wrong with a message that a site refuses.
+WORDS = {
+    "size": "it is larger than the site accepts; raise the limit of the site",
+    "message": "it is not a message of Equipoise; install the same version on both sides",
+    "protocol": "it has another protocol; install the same version on both sides",
+    "version": "it has another version; install the same version on both sides",
+    "name": "it is for another site; check the names of the sites",
+    "run": "it belongs to another run than the one that is open",
+    "closed": "no run is open there; open it first",
+    "experiment": "its experiment differs from the one that the run began with, or is not valid "
+    "at this site; the log of the site says more",
+    "round": "its round or attempt precedes one that the site has seen",
+    "method": "the site does not allow the method; ask it to add the method to its settings",
+    "step": "the method has no such step",
+    "metrics": "it names metrics that the site does not know",
+    "splits": "it names parts of the data that there are not",
+    "model": "it asks for a model that is not the same for all clients; those stay at the site",
+    "data": "the site cannot prepare its data for this experiment; the log of the site says why",
+}
+# Settings of an experiment that hold at the server only.
+_OF_SERVER = ("workers", "device", "memory", "keep", "budget", "faults")
+
+
+def experiment_digest(experiment: Mapping[str, Any]) -> str:
+    """Return a digest of what an experiment asks of a site.
+
+    Args:
+        experiment: The experiment as plain data.
+    """
+    asked = {key: value for key, value in experiment.items() if key not in _OF_SERVER}
+    data = asked.get("data")
+    if isinstance(data, Mapping):
+        asked["data"] = {key: value for key, value in data.items() if key != "name"}
+    text = json.dumps(asked, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def message(kind: Kind, site: str, job: Job, **more: Any) -> bytes:
+    """Return a message to a site.
+
+    Args:
+        kind: What the site shall do.
+        site: The name of the site.
+        job: The run and its experiment.
+        **more: Further entries of the message.
+    """
+    entries = {
+        "kind": kind,
+        "protocol": PROTOCOL,
+        "version": __version__,
+        "site": site,
+        "run": job.run,
+        "experiment": experiment_digest(job.experiment),
+        **more,
+    }
+    if kind in ("describe", "open"):
+        entries["job"] = job.text()
+    return packed(entries)
+
+
+def perform_message(site: str, job: Job, request: Request, deadline: float | None) -> bytes:
+    """Return the message that has a site perform a step.
+
+    Args:
+        site: The name of the site.
+        job: The run and its experiment.
+        request: The step.
+        deadline: The seconds that it may take.
+    """
+    return message(
+        "perform",
+        site,
+        job,
+        request=wire.to_wire(request),
+        down=request.down,
+        deadline=deadline,
+    )
+
+
+def packed(entries: Mapping[str, Any]) -> bytes:
+    """Return entries as the bytes of a record."""
+    return b"".join(pack(Record(entries)))
+
+
+def unpacked(data: bytes) -> Record:
+    """Return the record in some bytes.
+
+    Raises:
+        ValueError: If they hold no whole record.
+    """
+    record: Record = unpack(bytearray(data))
+    return record
+
+
+def explained(code: str) -> str:
+    """Return a code with its meaning, for messages at the server."""
+    if code.startswith(REFUSED):
+        meaning = WORDS.get(code.removeprefix(REFUSED))
+        return code if meaning is None else f"{code}: {meaning}"
+    return code

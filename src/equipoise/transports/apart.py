@@ -1,0 +1,192 @@
+"""Transport to sites that hold their data themselves, by messages of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from equipoise.data.roster import Roster
+from equipoise.experiment import ConfigurationError
+from equipoise.records import Up
+from equipoise.runtime.messages import Job, Reply, Request
+from equipoise.site.messages import (
+    REFUSED,
+    Kind,
+    explained,
+    message,
+    perform_message,
+    unpacked,
+)
+from equipoise.site.runtime import reply_in, roster_in
+from equipoise.transports.base import Interrupted, Monitor, put_to_file
+
+AWAY = "away"  # the failure of a client whose site cannot be reached
+_CLOSED = f"{REFUSED}closed"
+
+
+class Answering(Protocol):
+    """Something that answers the messages to a site: the site, or a connection to it."""
+
+    def answer(self, data: bytes) -> bytes:
+        """Answer a message.
+
+        Raises:
+            ConnectionError: If the site cannot be reached.
+        """
+        ...
+
+
+class Apart:
+    """Sites that are asked one after another; each has its own data, states and settings.
+
+    Args:
+        sites: The sites by name, in the order of the clients.
+
+    Attributes:
+        away: The sites that cannot be reached at present.
+    """
+
+    lanes = 1
+    keeps: Literal["server", "client"] = "client"
+
+    def __init__(self, sites: Mapping[str, Answering]) -> None:
+        self.sites = dict(sites)
+        self.away: set[str] = set()
+        self._job: Job | None = None
+
+    def present(self) -> Sequence[str]:
+        """Return the sites that can be reached."""
+        return [name for name in self.sites if name not in self.away]
+
+    def open(self, job: Job, files: Path, monitor: Monitor, known: Roster | None = None) -> Roster:
+        """Let every site describe its data, then open the run there.
+
+        Nothing is written before all descriptions fit together.
+
+        Args:
+            job: The message that opens the sites.
+            files: The run's folder of files.
+            monitor: Passes progress on.
+            known: The roster of a run that is resumed; sites that are away are taken from it.
+
+        Returns:
+            The roster of all sites.
+
+        Raises:
+            ConfigurationError: If a site refuses, is away without being known, or describes
+                another task than the others.
+        """
+        self.files = files
+        self.monitor = monitor
+        rosters = [self._described(name, job, known) for name in self.sites]
+        try:
+            joined = Roster.joined(rosters)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        self._job = job
+        for name in self.present():
+            code = self._ask(name, "open")["code"]
+            if code:
+                raise _refusal(name, code)
+        data = job.experiment.get("data", {})
+        return replace(joined, name=str(data.get("name", "")))
+
+    def _described(self, name: str, job: Job, known: Roster | None) -> Roster:
+        """Return the roster of one site, which may come from a stranger."""
+        try:
+            answer = self._sent(name, message("describe", name, job))
+        except ConnectionError:
+            if known is not None and name in known.ids:
+                return known.only(name)
+            raise ConfigurationError(
+                f"site {name!r} cannot be reached; a run begins with all of its sites"
+            ) from None
+        if answer["code"]:
+            raise _refusal(name, answer["code"])
+        try:
+            roster = roster_in(answer)
+            if roster.ids != (name,):
+                raise ValueError(f"it describes the clients {roster.ids!r:.80}")
+            return replace(roster.checked(), name="")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"site {name!r} described its data in a form that is not understood: {error}"
+            ) from None
+
+    def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
+        """Have sites perform requests in their order; see `Transport.exchange`."""
+        replies: list[Reply] = []
+        for request in requests:
+            if self.monitor.interrupted():
+                raise Interrupted
+            replies.append(self._performed(request, deadline))
+            self.monitor.on_clients(request.step, len(replies), len(requests))
+        return replies
+
+    def _performed(self, request: Request, deadline: float | None) -> Reply:
+        assert self._job is not None
+        data = perform_message(request.client, self._job, request, deadline)
+        try:
+            answer = self._sent(request.client, data)
+            if answer["code"] == _CLOSED:  # it was away when the run was opened, or began anew
+                opened = self._ask(request.client, "open")
+                answer = self._sent(request.client, data) if not opened["code"] else opened
+        except ConnectionError:
+            return Reply(request.client, failure=AWAY)
+        if answer["code"]:
+            return Reply(request.client, failure=explained(answer["code"]))
+        try:
+            reply = reply_in(answer)
+            _check_form(reply)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return Reply(request.client, failure=f"a reply of another form: {error}")
+        # Only a code says why there is no result, and no site names files of the server.
+        reply = replace(reply, failure=None, error=None, stop=None, file=None)
+        return put_to_file(reply, request, self.files)
+
+    def _ask(self, name: str, kind: Kind) -> Any:
+        assert self._job is not None
+        return self._sent(name, message(kind, name, self._job))
+
+    def _sent(self, name: str, data: bytes) -> Any:
+        """Send a message to a site and return the answer, which may come from a stranger.
+
+        Raises:
+            ConnectionError: If the site is away, or its answer is none.
+        """
+        if name in self.away:
+            raise ConnectionError(f"site {name!r} is away")
+        try:
+            answer = unpacked(self.sites[name].answer(data))
+            code = answer["code"]
+        except (ValueError, KeyError) as error:
+            raise ConnectionError(f"site {name!r} answered in another form: {error}") from None
+        if not isinstance(code, str) or len(code) > 40:
+            raise ConnectionError(f"site {name!r} answered with a code of another form")
+        return answer
+
+    def close(self, keep: bool = False) -> None:
+        """Close the run at all sites that can be reached."""
+        if self._job is None:
+            return
+        for name in self.present():
+            try:
+                self._ask(name, "close")
+            except ConnectionError:
+                continue
+        self._job = None
+
+
+def _check_form(reply: Reply) -> None:
+    """Refuse a reply whose parts are not what the engine reads; it checks their values itself."""
+    if not isinstance(reply.up, Up):
+        raise ValueError("expected an upload")
+    rows = reply.measured
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        raise ValueError("expected rows of values")
+
+
+def _refusal(name: str, code: str) -> ConfigurationError:
+    return ConfigurationError(f"site {name!r} refused the run: {explained(code)}")
