@@ -21,7 +21,7 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="the HTML file; default: report.html in the first folder, STUDY.html next to a study"
+            help="the HTML file; default: report.html in the first folder, or next to a study"
         ),
     ] = None,
     against: Annotated[
@@ -76,5 +76,10 @@ def report(
 def _audit_figures(path: Path) -> dict[str, Any]:
     from equipoise.auditing import Findings
     from equipoise.auditing.pictures import shown
+    from equipoise.auditing.predictions import FILE, PredictionFindings, picture
 
-    return shown(Findings.read(path))
+    figures = shown(Findings.read(path))
+    predictions = path.with_name(FILE)
+    if predictions.is_file():
+        figures["audit-predictions"] = picture(PredictionFindings.read(predictions))
+    return figures
