@@ -9,6 +9,7 @@ Nothing is run. Repeat it after results or studies have changed:
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 OUT = ROOT / "docs" / "papers"
 FIGURES = "figures"
+LEAK = "leak.json"
 TITLES = {
     "fedakd": "FedAKD",
     "kdia": "KDIA",
@@ -100,7 +102,7 @@ def make(folder: Path = FOLDER) -> dict[str, str | Picture]:
             papers[name] = read_studies(folder / name)
     files["README.md"] = overview(papers)
     for name, studies in papers.items():
-        files[f"{name}.md"] = paper_page(name, studies)
+        files[f"{name}.md"] = paper_page(name, studies, leak_section(folder / name))
         for one in studies:
             files |= figures_of(name, one)
     return files
@@ -219,8 +221,14 @@ def _claim_in_words(one: StudyResults, verdict: Verdict) -> str:
 # The page of a paper
 
 
-def paper_page(name: str, studies: Sequence[StudyResults]) -> str:
-    """Return the page of one paper: every table, verdict and figure."""
+def paper_page(name: str, studies: Sequence[StudyResults], reasons: str = "") -> str:
+    """Return the page of one paper: every table, verdict and figure.
+
+    Args:
+        name: The folder of the paper.
+        studies: Its tables.
+        reasons: What a run shows about differences from the printed numbers; may be empty.
+    """
     parts = [f"# {TITLES[name]}"]
     source = studies[0].study.file.source if studies else None
     if source is not None:
@@ -234,8 +242,38 @@ def paper_page(name: str, studies: Sequence[StudyResults]) -> str:
         parts.append("No setting was changed after its result had been seen.")
     for one in studies:
         parts += _section(name, one)
+    if reasons:
+        parts.append(reasons)
     parts.append(f"Made by `{COMMAND}`; [overview](README.md).")
     return "\n\n".join(parts) + "\n"
+
+
+def leak_section(folder: Path) -> str:
+    """Return what `leak.py` found about a paper whose code trains on test samples; may be empty."""
+    path = folder / "results" / LEAK
+    if not path.is_file():
+        return ""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    rows = []
+    for row, numbers in content["rows"].items():
+        values = [numbers["best"], numbers["average"], numbers["cf"]]
+        shown = [None if v is None else v * f for v, f in zip(values, (100, 100, 1), strict=True)]
+        rows.append([row, *("–" if value is None else f"{value:.1f}" for value in shown)])
+    grid = page.Grid("leak", ["row", "best", "average", "cf"], rows)
+    setting = (
+        f"{content['data']}, {content['condition']}, {content['samples']:,} samples, "
+        f"{content['rounds']} rounds, seed {content['seed']}, one run per row"
+    )
+    return "\n\n".join(
+        [
+            "## Why numbers differ: a LEAK of test samples",
+            "The released code trains and distils on data that contain the client's test samples. "
+            "The row LEAK does the same, on data that a script builds for this question only. Its "
+            f"numbers are no result of the method. Setting: {setting}.",
+            page.markdown(grid),
+            "Made by `python experiments/papers/leak.py OUT`.",
+        ]
+    )
 
 
 def _section(paper: str, one: StudyResults) -> list[str]:

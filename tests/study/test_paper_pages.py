@@ -16,16 +16,16 @@ from tests.helpers.constructed import write_constructed
 ROOT = Path(__file__).parents[2]
 
 
-def _script():
-    path = ROOT / "experiments" / "papers" / "pages.py"
-    spec = importlib.util.spec_from_file_location("paper_pages", path)
+def _script(name):
+    path = ROOT / "experiments" / "papers" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"paper_{name}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look it up
     spec.loader.exec_module(module)
     return module
 
 
-pages = _script()
+pages = _script("pages")
 
 
 @pytest.fixture
@@ -96,3 +96,25 @@ def test_a_changed_result_makes_pages_and_figures_out_of_date(papers, tmp_path):
     assert any(name.endswith(".svg") for name in stale)
     pages.write(after, tmp_path / "out")
     assert pages.outdated(after, tmp_path / "out") == []
+
+
+def test_a_leak_is_built_by_its_script_only_and_every_output_says_so(papers, tmp_path, capsys):
+    leak = _script("leak")
+    clean, leaking = (leak.clients_of("digits", 300, 0, leak=wrong) for wrong in (False, True))
+
+    def tested_in_training(dataset):
+        rows = {part: set() for part in (0, 1, 2)}
+        for x, part in zip(dataset.x.flatten(1).tolist(), dataset.part, strict=True):
+            rows[int(part)].add(tuple(x))
+        return len(rows[2] & rows[0]) / len(rows[2])
+
+    assert tested_in_training(clean) == 0
+    assert tested_in_training(leaking) == 1
+    assert "LEAK" in leaking.name
+    small = ["--data", "digits", "--model", "mlp", "--samples", "300", "--rounds", "1"]
+    content = leak.main([str(tmp_path / "out"), *small])
+    assert "LEAK" in capsys.readouterr().out
+    assert "LEAK" in content["warning"]
+    (papers / "fedakd" / "results").mkdir(parents=True)
+    shutil.copy(tmp_path / "out" / "leak.json", papers / "fedakd" / "results" / "leak.json")
+    assert "| fedakd LEAK |" in pages.make(papers)["fedakd.md"]
