@@ -214,7 +214,7 @@ def _decided(studies: Sequence[StudyResults], decision: str) -> list[str]:
 
 def _claim_in_words(one: StudyResults, verdict: Verdict) -> str:
     words = one.study.sayings.get(verdict.claim.text, "")
-    where = f"{one.label}, scale {one.main.scale}"
+    where = f"{one.label}, scale {one.main.scale}{page.restriction(one.main, verdict)}"
     return f"`{verdict.claim.text}` ({where}): {words}" if words else f"`{verdict.claim.text}`"
 
 

@@ -83,6 +83,13 @@ def test_with_all_results_claims_are_decided_and_figures_are_drawn(papers, tmp_p
     assert all((tmp_path / "out" / name).read_text().startswith("<?xml") for name in drawn)
 
 
+def test_a_verdict_on_a_part_of_the_conditions_says_so(papers):
+    path = papers / "fedekd" / "fashion.yaml"
+    shutil.copy(ROOT / "experiments" / "papers" / "fedekd" / "fashion.yaml", path)
+    write_constructed(load_study(path), "half")
+    assert "(at alpha 0.3 only)" in pages.make(papers)["fedekd.md"]
+
+
 def test_a_changed_result_makes_pages_and_figures_out_of_date(papers, tmp_path):
     study = load_study(papers / "fedekd" / "cifar10-beta.yaml")
     write_constructed(study, "small", methods=["b025"])

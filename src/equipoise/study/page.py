@@ -157,11 +157,20 @@ def _verdict_row(verdict: Verdict, table: StudyTable) -> list[str]:
     cells = [f"`{verdict.claim.text}`", words, SYMBOLS[decision]]
     if decision == NOT_RUN:
         return [*cells, NOTHING, NOTHING, NOTHING]
+    cells[-1] += restriction(table, verdict)
     if verdict.reason:
         cells[-1] += f": {verdict.reason}"
     column = measure_of(verdict.claim.left.measure, table.metric)
     detectable = number(verdict.detectable, column)
     return [*cells, _weakest_difference(verdict.tests, column), detectable, f"{verdict.p:.2g}"]
+
+
+def restriction(table: StudyTable, verdict: Verdict) -> str:
+    """Return the conditions of a verdict if a scale leaves some of its claim's out; else empty."""
+    conditions = table.study.scale(table.scale).conditions
+    if conditions is None or verdict.claim.conditions:
+        return ""
+    return f" (at {', '.join(conditions)} only)"
 
 
 def _weakest_difference(tests: Sequence[Test], column: Measure) -> str:
