@@ -236,7 +236,8 @@ def _prepare_table(
     x = np.concatenate(blocks)
     if scaling == "agreed":
         _check_agreed_scale(x, recipe)
-    new_split = DataSplit(*parts, *common)
+    train, validation, test = parts
+    new_split = DataSplit(train, validation, test, *common)
     return _Inputs(torch.from_numpy(x), np.concatenate(rows), new_split, recipe)
 
 

@@ -224,10 +224,10 @@ def _number_rows(axes: Axes, marks: Sequence[Mark]) -> None:
     values = np.array([mark.value for mark in marks])
     halves = np.nan_to_num([mark.half for mark in marks])
     printed = np.array([mark.printed for mark in marks])
-    style = {"fmt": "o", "markersize": 4, "capsize": 2, "color": COLOURS[0]}
+    style: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 2, "color": COLOURS[0]}
     axes.errorbar(values, rows, xerr=halves, label="ours", **style)
     if np.isfinite(printed).any():
-        hollow = {"facecolors": "none", "edgecolors": COLOURS[1]}
+        hollow: dict[str, Any] = {"facecolors": "none", "edgecolors": COLOURS[1]}
         axes.scatter(printed, rows, s=26, marker="D", label="paper", **hollow)
     axes.grid(visible=False, axis="y")
 

@@ -101,9 +101,11 @@ class StudyTable:
         rows: dict[tuple[str, str], dict[int, Record]] = {}
         for row in self.study.rows:
             for (method, condition, seed), served in runs.items():
-                record = served_record(served, row) if method == row.method else None
-                if record is not None:
-                    rows.setdefault((row.name, condition), {})[seed] = record
+                if method != row.method:
+                    continue
+                own = served_record(served, row)
+                if own is not None:
+                    rows.setdefault((row.name, condition), {})[seed] = own
         return rows
 
     @cached_property
