@@ -21,7 +21,7 @@ CLIENTS, STOPPED_IN, ANSWERED = 10, 2, 4
 
 
 def job(method: str) -> dict[str, Any]:
-    data = {"name": "digits", "partition": "dirichlet:0.5", "clients": CLIENTS}
+    data = {"name": "digits", "samples": 400, "partition": "dirichlet:0.5", "clients": CLIENTS}
     return settings(method, data=data, training={"lr": 0.1, "batch": 32, "epochs": 1})
 
 
