@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -146,22 +145,17 @@ def test_a_node_that_joins_gets_actors_and_is_an_event(ray: StandIn, tmp_path: P
     assert told(run, "clients")["10.0.0.1:3"] > 0
 
 
-def test_a_run_that_is_interrupted_can_be_resumed_elsewhere(
-    ray: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(simulate, "interruptible", lambda: nullcontext(lambda: bool(asked)))
+def test_a_run_that_is_interrupted_can_be_resumed_elsewhere(ray: StandIn, tmp_path: Path) -> None:
     with pytest.raises(
         KeyboardInterrupt, match="stopped after round 1; continue with `equipoise resume"
     ):
         simulate.run(
             sites_given(settings("scaffold")),
             tmp_path / "there",
-            in_round(2, lambda: asked.append(1)),
+            in_round(2, lambda: signal.raise_signal(signal.SIGINT)),
             cluster=ADDRESS,
         )
     assert not ray.living
-    asked.clear()
     resumed = simulate.resume(
         tmp_path / "there", experiment=sites_given(settings("scaffold")), cluster=ADDRESS
     )
