@@ -43,7 +43,9 @@ class Series:
     title: str
     sizes: tuple[int, ...]
     experiment: Callable[[int], dict[str, Any]]
-    fill: bool = False  # before the timed rounds every client takes part once, so that each has a state
+    fill: bool = (
+        False  # before the timed rounds every client takes part once, so that each has a state
+    )
     laps: int = 15
 
 

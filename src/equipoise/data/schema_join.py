@@ -18,6 +18,7 @@ from equipoise.data.schema import (
     Schema,
     Statistics,
 )
+from equipoise.data.schema_statistics import rounded
 from equipoise.data.tables.cell_numbers import is_number
 from equipoise.data.tables.label_findings import split_classes
 from equipoise.data.tables.repairs import name_key
@@ -287,7 +288,7 @@ def _scaling(
     if not statistics:
         return {"centre": None, "scale": None}
     mean, deviation = mean_and_deviation(statistics)
-    return {"centre": mean, "scale": deviation or 1.0}
+    return {"centre": rounded(mean), "scale": rounded(deviation) or 1.0}
 
 
 def mean_and_deviation(statistics: Sequence[Statistics]) -> tuple[float, float]:
