@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from equipoise.experiment import ConfigurationError, Experiment
-from equipoise.simulate import configuration, fresh_folder, on_cluster, print_description
+from equipoise.session import configuration
+from equipoise.simulate import fresh_folder, on_cluster, print_description
 from equipoise.validation import safe_yaml
 
 
@@ -34,9 +35,9 @@ def test_a_configuration_is_yaml_that_gives_the_same_experiment() -> None:
 
 
 def test_an_experiment_that_is_too_long_to_be_read_again_is_refused() -> None:
-    hidden = list(range(1, safe_yaml.MOST_BYTES // 4))
+    name = "x" * (safe_yaml.MOST_BYTES + 1)
     with pytest.raises(ConfigurationError, match="1 MB"):
-        configuration(Experiment(model={"name": "mlp", "hidden": hidden}))
+        configuration(Experiment(model={"name": name}))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from equipoise import __version__
+from tests.helpers.runs import environment
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -77,3 +80,14 @@ def test_the_citation_is_of_this_version_and_valid() -> None:
     assert len(set(found["keywords"])) == len(found["keywords"]) > 0 and all(
         isinstance(word, str) for word in found["keywords"]
     )
+
+
+@pytest.mark.slow
+def test_the_example_of_sites_runs_as_it_is_printed(tmp_path: Path) -> None:
+    page = (DOCS / "sites.md").read_text()
+    code, printed = re.findall(r"```(?:python)?\n(.*?)```", page, flags=re.DOTALL)[:2]
+    program = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(
+        program, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout == printed, done.stderr

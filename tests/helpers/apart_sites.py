@@ -38,20 +38,22 @@ class Network:
         data: The folder of the files of data.
         runtime: Makes what performs the steps of a site.
         changes: Settings of single sites that differ, by name.
+        ending: The ending of the files of data.
     """
 
     folder: Path
     data: Path
     runtime: Callable[..., Any] = SiteRuntime
     changes: Mapping[str, Mapping[str, Any]] | None = None
+    ending: str = ".npz"
 
     def site(self, name: str) -> Site:
-        own = SiteSettings(self.data / f"{name}.npz", self.folder / name)
+        own = SiteSettings(self.data / f"{name}{self.ending}", self.folder / name)
         own = replace(own, **(self.changes or {}).get(name, {}))
         return Site(name, own, self.runtime)
 
     def transport(self) -> Apart:
-        names = sorted(path.stem for path in self.data.glob("*.npz"))
+        names = sorted(path.stem for path in self.data.glob(f"*{self.ending}"))
         return Apart({name: self.site(name) for name in names})
 
     def states(self, run: Run) -> Path:

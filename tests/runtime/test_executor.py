@@ -17,6 +17,7 @@ from equipoise.data import Federation, federate
 from equipoise.experiment import experiment
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import CannotSave, Down, Record, Up, read, size
+from equipoise.runtime import wire
 from equipoise.runtime.executor import ClientExecutor
 from equipoise.runtime.isolation import Late
 from equipoise.runtime.messages import (
@@ -31,8 +32,8 @@ from equipoise.runtime.messages import (
     state_of,
 )
 from equipoise.runtime.states import CarriedStates, FileStates
-from equipoise.simulate import job_of
-from equipoise.transports import inprocess, wire
+from equipoise.session import job_of
+from equipoise.transports import inprocess
 from equipoise.transports.base import (
     ClientError,
     Interrupted,
@@ -129,7 +130,7 @@ def test_a_state_is_kept_under_its_name_and_read_by_it(executor: ClientExecutor)
     assert later.up.seen == ["rounds"] and later.state is None  # type: ignore[union-attr]  # what begins with _ ends with its round
     # to measure changes nothing
     assert executor.execute(ask(remember=True, exchange=0, more=told)).state is None
-    gone = executor.execute(ask(more={"state": (state_name("ada", 1, 0, 9), "0" * 64)}))
+    gone = executor.execute_catching(ask(more={"state": (state_name("ada", 1, 0, 9), "0" * 64)}))
     assert gone.up is None and gone.failure == f"state {state_name('ada', 1, 0, 9)} is not here"
 
 

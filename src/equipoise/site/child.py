@@ -57,6 +57,11 @@ class ChildRuntime:
         self._child: _Child | None = None
         self._opened: tuple[Job, Path] | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """The identifier of the child process; None if there is none at present."""
+        return None if self._child is None else self._child.process.pid
+
     def describe(self, job: Job) -> Result:
         """Return the roster of the site; see `Runtime.describe`."""
         return self._ask(Record(kind="describe", job=job.text()), START_DEADLINE)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from equipoise.data import Federation, prepare_client
-from equipoise.data.roster import Roster, roster_of
-from equipoise.experiment import ConfigurationError, Experiment
+from equipoise.data.roster import Roster
+from equipoise.experiment import Experiment
 from equipoise.records import CannotSave, Record
 from equipoise.runtime import wire
 from equipoise.runtime.client_evaluation import NotCommon
@@ -17,7 +18,7 @@ from equipoise.runtime.evaluation_messages import EvaluateModels
 from equipoise.runtime.executor import ClientExecutor
 from equipoise.runtime.isolation import Late
 from equipoise.runtime.messages import Job, Reply, Request
-from equipoise.runtime.states import FileStates, StateMissing
+from equipoise.runtime.states import CarriedStates, FileStates, StateMissing
 from equipoise.site.checks import Refused, own_experiment
 from equipoise.site.kept import keep
 from equipoise.site.messages import (
@@ -47,6 +48,19 @@ class Result:
     code: str = ""
     entries: Record = field(default_factory=Record)
     text: str = ""
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Data, networks and method of an experiment.
+
+    Attributes:
+        digest: The digest of the experiment.
+        executor: The client runtime.
+    """
+
+    digest: str
+    executor: ClientExecutor
 
 
 class Runtime(Protocol):
@@ -80,7 +94,7 @@ class SiteRuntime:
     def __init__(self, name: str, settings: SiteSettings) -> None:
         self.name = name
         self.settings = settings
-        self._prepared: tuple[str, Experiment, Federation] | None = None
+        self._prepared: _Prepared | None = None
         self._executor: ClientExecutor | None = None
         self._job: Job | None = None
         self._folder = settings.folder
@@ -104,16 +118,13 @@ class SiteRuntime:
         self._job = None
 
     def _described(self, job: Job) -> Result:
-        experiment, federation = self._data(job)
         # The name of the data set follows from the name of a file, which stays here.
-        roster = replace(roster_of(federation), name="")
-        # Method, networks and task are checked here too, before a run is written anywhere.
-        self._build(job, experiment, federation, self.settings.folder)
+        roster = replace(self._prepared_for(job).executor.roster(), name="")
         return Result(entries=Record(roster=roster.record()))
 
     def _opened(self, job: Job, folder: Path) -> Result:
-        experiment, federation = self._data(job)
-        self._executor = self._build(job, experiment, federation, folder)
+        self._executor = self._prepared_for(job).executor
+        self._executor.states = FileStates(folder / STATES)
         self._job = job
         self._folder = folder
         return Result()
@@ -130,28 +141,35 @@ class SiteRuntime:
         entries = Record._trusted({"reply": wire.to_wire(reply), "up": reply.up})
         return Result(entries=entries)
 
-    def _build(
-        self, job: Job, experiment: Experiment, federation: Federation, folder: Path
-    ) -> ClientExecutor:
-        try:
-            with one_thread():
-                return ClientExecutor(job, federation, FileStates(folder / STATES), experiment)
-        except (ConfigurationError, ValueError) as error:
-            raise Refused("experiment", str(error)) from None
+    def _prepared_for(self, job: Job) -> _Prepared:
+        """Return data, networks and method of an experiment; nothing is written.
 
-    def _data(self, job: Job) -> tuple[Experiment, Federation]:
-        """Return the experiment as the site executes it, and the prepared data."""
+        Raises:
+            Refused: If the data do not fit the experiment, or the experiment not this site.
+        """
         digest = experiment_digest(job.experiment)
-        if self._prepared is None or self._prepared[0] != digest:
+        if self._prepared is None or self._prepared.digest != digest:
             experiment = own_experiment(job, self.settings)
-            try:
-                federation = prepare_client(
-                    experiment.data, experiment.seed, self.name, imports=experiment.imports
-                )
-            except (ValueError, OSError) as error:
-                raise Refused("data", str(error)) from None
-            self._prepared = digest, experiment, federation
-        return self._prepared[1:]
+            federation = self._federation(experiment)
+            self._prepared = _Prepared(digest, _executor(job, federation, experiment))
+        return self._prepared
+
+    def _federation(self, experiment: Experiment) -> Federation:
+        try:
+            return prepare_client(
+                experiment.data, experiment.seed, self.name, imports=experiment.imports
+            )
+        except (ValueError, OSError) as error:
+            raise Refused("data", str(error)) from None
+
+
+def _executor(job: Job, federation: Federation, experiment: Experiment) -> ClientExecutor:
+    """Return the client runtime of an experiment, which has no states until a run is open."""
+    try:
+        with one_thread():
+            return ClientExecutor(job, federation, CarriedStates(), experiment)
+    except ValueError as error:
+        raise Refused("experiment", str(error)) from None
 
 
 def roster_in(entries: Record) -> Roster:
@@ -164,10 +182,10 @@ def reply_in(entries: Any) -> Reply:
     return wire.reply_of(entries["reply"], entries["up"])
 
 
-def _guarded(function: Any) -> Result:
+def _guarded(function: Callable[[], Result]) -> Result:
     """Return the result of a function, or the code of its exception."""
     try:
-        result: Result = function()
+        return function()
     except Refused as error:
         return Result(f"{REFUSED}{error.word}", text=error.text)
     except NotCommon as error:
@@ -180,4 +198,3 @@ def _guarded(function: Any) -> Result:
         return Result(LATE)
     except Exception:
         return Result(RAISED, text=traceback.format_exc())
-    return result

@@ -56,6 +56,9 @@ class Site:
         settings: The settings of the site.
         runtime: Makes what performs steps; a child process by default.
 
+    Attributes:
+        runtime: What performs steps.
+
     Example:
         >>> from pathlib import Path
         >>> site = Site("north", SiteSettings(Path("north.csv"), Path("north")))
@@ -71,7 +74,7 @@ class Site:
     ) -> None:
         self.name = checked_name(name, "the name of a site")
         self.settings = settings
-        self._runtime = runtime(name, settings)
+        self.runtime = runtime(name, settings)
         self._open: _OpenRun | None = None
         self._log = _Log(settings.folder / LOG)
 
@@ -99,7 +102,7 @@ class Site:
     def close(self) -> None:
         """End the run and the child process."""
         self._open = None
-        self._runtime.close()
+        self.runtime.close()
 
     def _act(self, data: bytes) -> Result:
         """Check a message and do what it asks."""
@@ -121,9 +124,7 @@ class Site:
         return self._perform(message, open_run)
 
     def _describe(self, message: Record) -> Result:
-        job = read_job(message)
-        own_experiment(job, self.settings)
-        return self._runtime.describe(job)
+        return self.runtime.describe(read_job(message))
 
     def _begin(self, message: Record) -> Result:
         job = read_job(message)
@@ -131,7 +132,7 @@ class Site:
         experiment = own_experiment(job, self.settings)
         folder = self.settings.folder / job.run
         _check_same_experiment(folder, digest)
-        result = self._runtime.open(job, folder)
+        result = self.runtime.open(job, folder)
         if result.code:
             return result
         _write_run(folder, job, digest)
@@ -158,7 +159,7 @@ class Site:
         seconds = self.settings.deadline
         if isinstance(deadline, (int, float)) and 0 < deadline < seconds:
             seconds = float(deadline)
-        return self._runtime.perform(request, seconds)
+        return self.runtime.perform(request, seconds)
 
 
 def _check_same_experiment(folder: Path, digest: str) -> None:

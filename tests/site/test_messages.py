@@ -1,0 +1,382 @@
+"""Everything that a stranger can do to a site: bytes in, a result or a code out, and no text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from equipoise import methods
+from equipoise.experiment import experiment
+from equipoise.records import Down, Record
+from equipoise.runtime import wire
+from equipoise.runtime.evaluation_messages import EvaluateModels, PredictShared, SendModel
+from equipoise.runtime.messages import Job, Request, state_name
+from equipoise.session import job_of
+from equipoise.site import Site, SiteSettings
+from equipoise.site.checks import is_step
+from equipoise.site.messages import WORDS, message, packed, perform_message, unpacked
+from equipoise.site.runtime import SiteRuntime
+from equipoise.tree import Tree
+from equipoise.version import __version__
+from tests.helpers.apart_sites import apart_config
+
+SECRET = "patient4711secret"
+RUN = "0123456789abcdef" * 2
+OTHER_RUN = "f" * 32
+CODES = {"", "raised", "late", "no-state", "disk-full", *(f"refused:{word}" for word in WORDS)}
+
+
+class Stranger:
+    """A server that sends what a test says to one site, whose files have a secret name."""
+
+    def __init__(self, tmp: Path, method: Any = "scaffold", **changes: Any) -> None:
+        config = apart_config(tmp, method)
+        own = tmp / SECRET / f"{SECRET}.npz"
+        own.parent.mkdir()
+        (tmp / "data" / "bo.npz").rename(own)
+        self.job = job_of(experiment(config).with_model((1, 8, 8)), RUN)
+        self.folder = tmp / SECRET / "site"
+        self.site = Site("bo", SiteSettings(own, self.folder, **changes), SiteRuntime)
+        self.answers: list[bytes] = []
+
+    def send(self, data: bytes) -> Any:
+        """Send bytes; return the answer after checking that it is a code without any text."""
+        answer = self.site.answer(data)
+        assert SECRET.encode() not in answer
+        record = unpacked(answer)
+        assert record["code"] in CODES
+        if record["code"]:
+            assert set(record) == {"code"}
+        return record
+
+    def code(self, data: bytes) -> str:
+        return str(self.send(data)["code"])
+
+    def open(self) -> None:
+        assert self.code(message("open", "bo", self.job)) == ""
+
+    def request(self, **more: Any) -> Request:
+        model = Tree({}, "model")
+        values: dict[str, Any] = {"client": "bo", "step": "client", "down": Down(model=model)}
+        return Request(**{**values, "round": 1, "rounds": 2, "exchange": 1, **more})
+
+    def perform(self, **more: Any) -> bytes:
+        return perform_message("bo", self.job, self.request(**more), None)
+
+    def changed(self, data: bytes, **changes: Any) -> bytes:
+        """Return a message with other entries."""
+        return packed({**unpacked(data), **changes})
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Stranger:
+    return Stranger(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
+    """A site whose run is open, for messages that change nothing."""
+    found = Stranger(tmp_path_factory.mktemp("opened"))
+    found.open()
+    yield found
+    found.site.close()
+
+
+def test_a_description_has_sizes_and_no_name_of_a_file(stranger: Stranger) -> None:
+    answer = stranger.send(message("describe", "bo", stranger.job))
+    assert answer["code"] == "" and answer["roster"]["ids"] == ["bo"]
+    assert answer["roster"]["name"] == "" and answer["roster"]["classes"]["train"]["bo"] == 3
+    assert not stranger.folder.exists(), "a description writes nothing"
+
+
+EVALUATION = EvaluateModels(Down(model=Tree({}, "model")), ["test"], ["accuracy"], True)
+
+
+def evaluation(stranger: Stranger, **changes: Any) -> bytes:
+    order = replace(EVALUATION, **changes)
+    return stranger.perform(step=order.step, down=order.record(), exchange=0)
+
+
+STATE = (state_name("bo", 1, 0, 1), "0" * 64)
+BROKEN: dict[str, tuple[str, Callable[[Stranger], bytes]]] = {
+    "no message": ("message", lambda s: b"hello"),
+    "empty": ("message", lambda s: b""),
+    "protocol": ("protocol", lambda s: s.changed(s.perform(), protocol=2)),
+    "no protocol": ("protocol", lambda s: packed({"kind": "perform"})),
+    "version": ("version", lambda s: s.changed(s.perform(), version="0.0")),
+    "name": ("name", lambda s: s.changed(s.perform(), site="ada")),
+    "client": ("name", lambda s: s.perform(client="ada")),
+    "kind": ("message", lambda s: s.changed(s.perform(), kind="delete")),
+    "stale run": ("run", lambda s: s.changed(s.perform(), run=OTHER_RUN)),
+    "run is a path": ("run", lambda s: s.changed(s.perform(), run="../../etc")),
+    "digest": ("experiment", lambda s: s.changed(s.perform(), experiment="0" * 64)),
+    "rounds": ("round", lambda s: s.perform(rounds=3)),
+    "private step": ("step", lambda s: s.perform(step="_control")),
+    "no step": ("step", lambda s: s.perform(step="deliver")),
+    "hook": ("step", lambda s: s.perform(step="serves")),
+    "class attribute": ("step", lambda s: s.perform(step="needs")),
+    "dunder": ("step", lambda s: s.perform(step="__init__")),
+    "path to an attribute": ("step", lambda s: s.perform(step="client.__globals__")),
+    "guest": ("step", lambda s: s.perform(step="@fedrdn.statistics")),
+    "step without exchange": ("step", lambda s: s.perform(exchange=0)),
+    "evaluation in an exchange": (
+        "step",
+        lambda s: s.perform(step="@measure", down=EVALUATION.record()),
+    ),
+    "metric": ("metrics", lambda s: evaluation(s, metrics=["os:system"])),
+    "metrics of another form": ("metrics", lambda s: evaluation(s, metrics=[1])),
+    "split": ("splits", lambda s: evaluation(s, splits=["everything"])),
+    "splits of another form": ("splits", lambda s: evaluation(s, splits=[["test"]])),
+    "after local": ("splits", lambda s: s.perform(after={"splits": ["all"], "metrics": []})),
+    "after local form": ("message", lambda s: s.perform(after={"file": "x"})),
+    "state of another": ("name", lambda s: s.perform(state=(state_name("ada", 1, 0, 1), "0" * 64))),
+    "state is a path": ("message", lambda s: s.perform(state=("../../secret", "0" * 64))),
+    "state without digest": ("message", lambda s: s.perform(state=(STATE[0], ""))),
+    "committed is a path": ("message", lambda s: s.perform(committed="/etc/passwd")),
+    "round of another form": ("message", lambda s: s.perform(round="1")),
+    "request of another form": ("message", lambda s: s.changed(s.perform(), request={"x": 1})),
+    "job of another run": (
+        "run",
+        lambda s: s.changed(message("open", "bo", s.job), run=OTHER_RUN),
+    ),
+    "job of another experiment": (
+        "experiment",
+        lambda s: s.changed(message("open", "bo", s.job), experiment="0" * 64),
+    ),
+    "no job": ("message", lambda s: s.changed(message("open", "bo", s.job), job="{")),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_message_that_breaks_a_check_is_refused(case: str, opened: Stranger) -> None:
+    word, broken = BROKEN[case]
+    assert opened.code(broken(opened)) == f"refused:{word}"
+
+
+def test_a_message_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
+    stranger = Stranger(tmp_path, limit=1000)
+    assert stranger.code(b"x" * 1001) == "refused:size"
+    assert SiteSettings(tmp_path, tmp_path).limit == 4 * 2**30
+
+
+def test_nothing_is_performed_before_a_run_is_open_or_after_it_is_closed(
+    stranger: Stranger,
+) -> None:
+    assert stranger.code(stranger.perform()) == "refused:closed"
+    stranger.open()
+    assert stranger.code(message("close", "bo", stranger.job)) == ""
+    assert stranger.code(stranger.perform()) == "refused:closed"
+
+
+def test_rounds_and_attempts_do_not_go_back_until_the_run_is_opened_again(
+    stranger: Stranger,
+) -> None:
+    stranger.open()
+
+    def checked(**at: int) -> str:
+        return stranger.code(stranger.perform(step="@present", down=Record(), exchange=0, **at))
+
+    assert checked(round=2, attempt=1) == ""
+    assert checked(round=2, attempt=0) == checked(round=1, attempt=5) == "refused:round"
+    assert checked(round=2, attempt=1) == checked(round=3, attempt=0) == ""
+    stranger.open()
+    assert checked(round=1, attempt=0) == ""
+
+
+def test_a_run_is_not_opened_with_another_experiment(stranger: Stranger) -> None:
+    stranger.open()
+    other = replace(stranger.job, experiment={**stranger.job.experiment, "seed": 8})
+    assert stranger.code(message("open", "bo", other)) == "refused:experiment"
+    ignored = {"workers": 7, "device": "cuda", "memory": 1, "keep": 9, "faults": {"dropout": 0.5}}
+    same = replace(stranger.job, experiment={**stranger.job.experiment, **ignored})
+    assert stranger.code(message("open", "bo", same)) == ""
+
+
+@pytest.mark.parametrize("allowed", [("fedavg",), ()])
+def test_a_method_that_is_not_allowed_is_refused(allowed: Any, tmp_path: Path) -> None:
+    stranger = Stranger(tmp_path, methods=allowed)
+    assert stranger.code(message("describe", "bo", stranger.job)) == "refused:method"
+    assert stranger.code(message("open", "bo", stranger.job)) == "refused:method"
+
+
+@pytest.mark.parametrize("slot", ["companion", "inputs", "weights", "finish", "beside"])
+def test_a_method_inside_of_another_must_be_allowed_too(slot: str, tmp_path: Path) -> None:
+    stranger = Stranger(tmp_path, "fedavg", methods=("fedavg",))
+    spec = {"name": "fedavg", slot: {"name": "kdia"}}
+    job = replace(stranger.job, experiment={**stranger.job.experiment, "method": spec})
+    assert stranger.code(message("describe", "bo", job)) == "refused:method"
+
+
+CODE = "tests.helpers.packages:anything"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"model": CODE, "models": {}},
+        {"models": {"model": "equipoise.storage.files:unlink"}},
+        {"evaluation": {"metrics": [CODE]}},
+        {"training": {"loss": CODE}},
+        {"data": {"schema": "/etc/passwd"}},
+        {"data": 3},
+        {"evaluation": 3},
+        {"rounds": "many"},
+        {"unknown": 1},
+    ],
+    ids=str,
+)
+def test_code_and_files_that_a_server_names_are_refused(
+    named: dict[str, Any], stranger: Stranger
+) -> None:
+    allowed = {"packages": ["tests", "equipoise"], "names": [CODE], "everything": True}
+    spec = dict(stranger.job.experiment)
+    for key, value in named.items():
+        spec[key] = (
+            {**spec[key], **value}
+            if isinstance(spec.get(key), dict) and isinstance(value, dict)
+            else value
+        )
+    job = replace(stranger.job, experiment=spec, allowed=allowed)
+    assert stranger.code(message("describe", "bo", job)) == "refused:experiment"
+
+
+def test_a_method_that_is_code_is_refused_whatever_the_server_permits(stranger: Stranger) -> None:
+    spec = {**stranger.job.experiment, "method": {"name": "tests.helpers.packages:Anything"}}
+    job = replace(stranger.job, experiment=spec, allowed={"everything": True})
+    assert stranger.code(message("describe", "bo", job)) == "refused:method"
+
+
+def test_names_of_data_and_deaths_are_ignored(stranger: Stranger) -> None:
+    data = {**stranger.job.experiment["data"], "name": "/etc", "codes": "/etc/passwd"}
+    job = replace(stranger.job, experiment={**stranger.job.experiment, "data": data})
+    answer = stranger.send(message("describe", "bo", job))
+    assert answer["code"] == "" and answer["roster"]["sizes"]["train"]["bo"] > 0
+    stranger.open()
+    dies = stranger.perform(step="@present", down=Record(), exchange=0, die=True)
+    assert stranger.code(dies) == "", "this process is still alive"
+
+
+def test_data_that_do_not_fit_are_refused_and_the_log_alone_says_why(tmp_path: Path) -> None:
+    stranger = Stranger(tmp_path)
+    (tmp_path / SECRET / f"{SECRET}.npz").write_bytes(b"")
+    assert stranger.code(message("describe", "bo", stranger.job)) == "refused:data"
+    assert SECRET in (stranger.folder / "site.log").read_text()
+
+
+def test_a_step_that_raises_has_a_code_and_its_text_is_in_the_log(opened: Stranger) -> None:
+    assert opened.code(opened.perform(down=Down(model=Tree({}, SECRET)))) == "raised"
+    assert "Traceback" in (opened.folder / "site.log").read_text()
+
+
+def test_a_state_that_is_not_there_has_a_code(opened: Stranger) -> None:
+    assert opened.code(opened.perform(state=STATE)) == "no-state"
+
+
+@pytest.mark.parametrize("order", [SendModel, lambda down, name: PredictShared(down, name, 0, 1)])
+def test_a_personal_model_does_not_leave(order: Any, tmp_path: Path) -> None:
+    stranger = Stranger(tmp_path, "standalone")
+    stranger.open()
+    asked = order(Down(), "local")
+    for name in ("personal", "local", "global"):
+        asked = order(Down(), name)
+        data = stranger.perform(step=asked.step, down=asked.record(), exchange=0)
+        assert stranger.code(data) in ("refused:model", "raised")
+
+
+def test_a_folder_that_cannot_be_written_has_a_code(tmp_path: Path) -> None:
+    stranger = Stranger(tmp_path)
+    stranger.folder.write_text("a file in its place")
+    assert stranger.code(message("open", "bo", stranger.job)) == "disk-full"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.binary(max_size=400))
+def test_random_bytes_have_a_code(data: bytes, opened: Stranger) -> None:
+    assert opened.code(data).startswith("refused:")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+KEYS = (
+    "kind",
+    "protocol",
+    "version",
+    "site",
+    "run",
+    "experiment",
+    "job",
+    "request",
+    "down",
+    "deadline",
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(key=st.sampled_from(KEYS), value=VALUES, opening=st.booleans())
+def test_messages_with_a_random_entry_have_a_code(
+    key: str, value: Any, opening: bool, opened: Stranger
+) -> None:
+    whole = message("describe", "bo", opened.job) if opening else opened.perform(step="deliver")
+    entries = {**unpacked(whole), key: value}
+    try:
+        data = packed(entries)
+    except (TypeError, ValueError):
+        return  # no bytes hold such a message
+    opened.send(data)
+
+
+FIELDS = (
+    "client",
+    "step",
+    "round",
+    "rounds",
+    "attempt",
+    "exchange",
+    "state",
+    "committed",
+    "large",
+    "after",
+    "die",
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(field=st.sampled_from(FIELDS), value=VALUES)
+def test_requests_with_a_random_field_have_a_code(field: str, value: Any, opened: Stranger) -> None:
+    fields = {**wire.to_wire(opened.request(step="@present", exchange=0)), field: value}
+    try:
+        data = opened.changed(opened.perform(), request=fields, down=Record())
+    except (TypeError, ValueError):
+        return
+    opened.send(data)
+    opened.open()  # a large number of a round would be the last one that is accepted
+
+
+# Steps.
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_every_step_of_every_method_is_public(method: str) -> None:
+    assert is_step(methods.make(method), "client")
+
+
+def test_a_step_has_the_signature_of_one() -> None:
+    fedsac = methods.make("fedsac")
+    assert is_step(fedsac, "learn_alone") or is_step(fedsac, "train_alone")
+    for name in ("deliver", "start", "update", "inputs", "serves", "title", "needs", "", "a.b"):
+        assert not is_step(fedsac, name)
+
+
+def test_a_version_is_the_same_on_both_sides(opened: Stranger) -> None:
+    assert Job.of(opened.job.text()).version == __version__
