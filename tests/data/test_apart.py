@@ -55,10 +55,9 @@ MIXED_SCHEMA = {
 
 def assert_same_client(alone: Federation, together: Federation, client: str) -> None:
     """Compare one client of two federations, sample by sample and in order."""
-    mine, theirs = alone.ids.index(client), together.ids.index(client)
     for part in ("train", "validation", "test"):
-        own = getattr(alone, part)[mine]
-        joint = getattr(together, part)[theirs]
+        own = getattr(alone, part)[alone.ids.index(client)]
+        joint = getattr(together, part)[together.ids.index(client)]
         assert torch.equal(alone.x[own], together.x[joint])
         assert torch.equal(alone.y[own], together.y[joint])
     assert alone.task == together.task

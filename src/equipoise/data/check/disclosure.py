@@ -1,4 +1,4 @@
-"""What the schema file of one site tells others about its rows."""
+"""Information about the rows of one site that leaves it with its schema file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from equipoise.validation.names import quoted
 
 
 def disclosure_lines(schema: Schema, dataset: Dataset) -> list[str]:
-    """Return sentences about what leaves a site with its schema file.
+    """Return sentences about the information that leaves a site with its schema file.
 
     Args:
         schema: The schema that is written.
@@ -35,7 +35,7 @@ def disclosure_lines(schema: Schema, dataset: Dataset) -> list[str]:
     summarised = _with_statistics(schema)
     if summarised:
         contents.append(f"count, mean and variance of {some(summarised, 20)}")
-    lines = [f"the file holds no row; it tells others {_listed(contents)}"]
+    lines = [f"the file holds no row; it contains {_listed(contents)}"]
     rare = _single_rows(dataset)
     if rare:
         lines.append(
