@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from equipoise.experiment import ConfigurationError, Experiment
-from equipoise.simulate import configuration, fresh_folder, on_cluster, print_description
+from equipoise.session import configuration
+from equipoise.simulate import fresh_folder, on_cluster, print_description
 from equipoise.validation import safe_yaml
 
 

@@ -17,6 +17,7 @@ from equipoise.data import Federation, federate
 from equipoise.experiment import experiment
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import CannotSave, Down, Record, Up, read, size
+from equipoise.runtime import wire
 from equipoise.runtime.executor import ClientExecutor
 from equipoise.runtime.isolation import Late
 from equipoise.runtime.messages import (
@@ -31,8 +32,8 @@ from equipoise.runtime.messages import (
     state_of,
 )
 from equipoise.runtime.states import CarriedStates, FileStates
-from equipoise.simulate import job_of
-from equipoise.transports import inprocess, wire
+from equipoise.session import job_of
+from equipoise.transports import inprocess
 from equipoise.transports.base import (
     ClientError,
     Interrupted,

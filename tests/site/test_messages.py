@@ -36,7 +36,7 @@ class Stranger:
     """A server that sends what a test says to one site, whose files have a secret name."""
 
     def __init__(self, tmp: Path, method: Any = "scaffold", **changes: Any) -> None:
-        config = apart_config(tmp, method)
+        config = apart_config(tmp, method, evaluation={"curves": False})
         own = tmp / SECRET / f"{SECRET}.npz"
         own.parent.mkdir()
         (tmp / "data" / "bo.npz").rename(own)
@@ -131,9 +131,13 @@ BROKEN: dict[str, tuple[str, Callable[[Stranger], bytes]]] = {
     ),
     "metric": ("metrics", lambda s: evaluation(s, metrics=["os:system"])),
     "metrics of another form": ("metrics", lambda s: evaluation(s, metrics=[1])),
+    "metric that is not measured": ("metrics", lambda s: evaluation(s, metrics=["auroc"])),
+    "counts of scores": ("metrics", lambda s: evaluation(s, curves=True)),
+    "distances": ("metrics", lambda s: s.perform(step="@distance", down=Record(), exchange=0)),
     "split": ("splits", lambda s: evaluation(s, splits=["everything"])),
+    "split that is not evaluated": ("splits", lambda s: evaluation(s, splits=["train"])),
     "splits of another form": ("splits", lambda s: evaluation(s, splits=[["test"]])),
-    "after local": ("splits", lambda s: s.perform(after={"splits": ["all"], "metrics": []})),
+    "after local": ("metrics", lambda s: s.perform(after={"splits": ["test"], "metrics": []})),
     "after local form": ("message", lambda s: s.perform(after={"file": "x"})),
     "state of another": ("name", lambda s: s.perform(state=(state_name("ada", 1, 0, 1), "0" * 64))),
     "state is a path": ("message", lambda s: s.perform(state=("../../secret", "0" * 64))),
@@ -187,6 +191,25 @@ def test_rounds_and_attempts_do_not_go_back_until_the_run_is_opened_again(
     assert checked(round=2, attempt=1) == checked(round=3, attempt=0) == ""
     stranger.open()
     assert checked(round=1, attempt=0) == ""
+
+
+def test_an_earlier_exchange_of_a_round_that_arrives_again_is_refused(stranger: Stranger) -> None:
+    stranger.open()
+    assert stranger.code(stranger.perform(exchange=2, state=STATE)) == "no-state"
+    assert stranger.code(stranger.perform(exchange=1)) == "refused:round"
+    assert stranger.code(stranger.perform(exchange=2, state=STATE)) == "no-state"
+    present = stranger.perform(step="@present", down=Record(), exchange=0)
+    assert stranger.code(present) == "", "an evaluation follows the exchanges of its round"
+    assert stranger.code(stranger.perform(exchange=1)) == "refused:round"
+
+
+def test_an_experiment_with_another_schema_than_the_agreed_one_is_refused(tmp_path: Path) -> None:
+    agreed = tmp_path / "agreed.yaml"
+    agreed.write_text("classes: ['0', '1', '2']\nshape: [1, 8, 8]\n")
+    stranger = Stranger(tmp_path, schema=agreed)
+    assert stranger.code(message("describe", "bo", stranger.job)) == ""
+    agreed.write_text("classes: ['0', '1', '3']\nshape: [1, 8, 8]\n")
+    assert stranger.code(message("open", "bo", stranger.job)) == "refused:schema"
 
 
 def test_a_run_is_not_opened_with_another_experiment(stranger: Stranger) -> None:

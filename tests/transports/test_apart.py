@@ -20,6 +20,7 @@ from equipoise.site.settings import AUDIT
 from equipoise.storage.store import RunError
 from equipoise.storage.tables import RoundRecord
 from equipoise.transports.apart import Apart
+from tests.helpers.answers import CommandLine, one_sentence
 from tests.helpers.apart_sites import (
     Network,
     apart_config,
@@ -214,6 +215,38 @@ def test_a_site_that_lost_its_state_is_out_of_the_round(tmp_path: Path) -> None:
     run = run_apart(config, tmp_path / "run", Forgetful(network.transport().sites))
     (row,) = run.rejected()
     assert (row["round"], row["client"], row["reason"]) == (2, "bo", "no-state")
+
+
+def test_a_site_that_comes_back_with_other_data_is_out_of_the_round(tmp_path: Path) -> None:
+    network = network_of(tmp_path)
+
+    class Changed(Apart):
+        def exchange(self, requests: Any, deadline: float | None = None) -> list[Reply]:
+            first: Request = requests[0]
+            if (first.round, first.exchange) == (2, 1):
+                x, y = sites({"bo": 13}, seed=9)["bo"]
+                np.savez(network.data / "bo.npz", x=x, y=y)
+                self.sites["bo"] = network.site("bo")
+            return super().exchange(requests, deadline)
+
+    config = apart_config(tmp_path, "fedavg", evaluation={"every": 0, "clients": "cohort"})
+    run = run_apart(config, tmp_path / "run", Changed(network.transport().sites))
+    (row,) = run.rejected()
+    assert (row["round"], row["client"]) == (2, "bo") and "data have changed" in row["reason"]
+
+
+def test_commands_read_the_run_of_a_session(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = apart_config(tmp_path, "ditto")
+    run_apart(config, tmp_path / "run", network_of(tmp_path).transport()).store.close()
+    equipoise = CommandLine(capfd, monkeypatch)
+    assert equipoise("show", tmp_path / "run")[0] == 0
+    assert equipoise("report", tmp_path / "run", "--out", tmp_path / "page.html")[0] == 0
+    np.savez(tmp_path / "new.npz", x=sites()["bo"][0])
+    predict = ("predict", tmp_path / "run", tmp_path / "new.npz", "--model")
+    assert equipoise(*predict, "global")[0] == 0
+    assert "own disk" in one_sentence(equipoise(*predict, "personal", "--client", "bo"))
 
 
 # What the server stores.

@@ -25,7 +25,7 @@ from equipoise.records import Down, Record, Up, write
 from equipoise.runtime import wire
 from equipoise.runtime.evaluation_messages import CheckState
 from equipoise.runtime.messages import Reply, Request, reply_file, state_file, state_name
-from equipoise.simulate import job_of
+from equipoise.session import job_of
 from equipoise.storage.files import place
 from equipoise.storage.store import RunError
 from equipoise.transports.base import Interrupted, Monitor

@@ -23,7 +23,7 @@ from equipoise.experiment import experiment
 from equipoise.records import Down, Record, Up, unpack
 from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request, StateRef, state_file, state_name
-from equipoise.simulate import job_of
+from equipoise.session import job_of
 from equipoise.storage.files import digest_of, place
 from equipoise.transports.ray import actor, references
 from equipoise.transports.ray.dispatch import share

@@ -178,9 +178,9 @@ class KeptRun:
 
     def _experiment(self, imports: tuple[str, ...]) -> Experiment:
         names = _all_names(self._job.experiment.get("method"))
-        settings = SiteSettings(self.folder, self.folder, tuple(names), imports)
+        settings = SiteSettings(self.folder, self.folder, methods=tuple(names), imports=imports)
         try:
-            return own_experiment(self._job, settings)
+            return own_experiment(self._job, self.client, settings)
         except Refused as error:
             raise RunError(f"{self.folder} cannot be rebuilt: {error.text}") from None
 

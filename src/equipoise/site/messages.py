@@ -34,11 +34,12 @@ WORDS = {
     "closed": "no run is open there; open it first",
     "experiment": "its experiment differs from the one that the run began with, or is not valid "
     "at this site; the log of the site says more",
-    "round": "its round or attempt precedes one that the site has seen",
+    "schema": "its schema is not the one on which the site agreed; give both the same file",
+    "round": "its round or attempt precedes one that the site has seen, or its exchange does",
     "method": "the site does not allow the method; ask it to add the method to its settings",
     "step": "the method has no such step",
-    "metrics": "it names metrics that the site does not know",
-    "splits": "it names parts of the data that there are not",
+    "metrics": "it names metrics that the experiment does not have",
+    "splits": "it names parts of the data that the experiment does not have",
     "model": "it asks for a model that is not the same for all clients; those stay at the site",
     "data": "the site cannot prepare its data for this experiment; the log of the site says why",
 }

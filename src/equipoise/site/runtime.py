@@ -71,7 +71,7 @@ class Runtime(Protocol):
         ...
 
     def open(self, job: Job, folder: Path) -> Result:
-        """Begin or continue a run whose files are in a folder."""
+        """Begin or continue a run whose files are in a folder; return a digest of the data."""
         ...
 
     def perform(self, request: Request, deadline: float) -> Result:
@@ -127,7 +127,8 @@ class SiteRuntime:
         self._executor.states = FileStates(folder / STATES)
         self._job = job
         self._folder = folder
-        return Result()
+        digest = self._executor.roster().fingerprints[self.name]
+        return Result(entries=Record(fingerprint=digest))
 
     def _performed(self, request: Request, deadline: float) -> Result:
         if self._executor is None or self._job is None:
@@ -149,7 +150,7 @@ class SiteRuntime:
         """
         digest = experiment_digest(job.experiment)
         if self._prepared is None or self._prepared.digest != digest:
-            experiment = own_experiment(job, self.settings)
+            experiment = own_experiment(job, self.name, self.settings)
             federation = self._federation(experiment)
             self._prepared = _Prepared(digest, _executor(job, federation, experiment))
         return self._prepared
