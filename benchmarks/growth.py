@@ -43,7 +43,8 @@ class Series:
     title: str
     sizes: tuple[int, ...]
     experiment: Callable[[int], dict[str, Any]]
-    fill: bool = False  # before the timed rounds every client takes part once, so that each has a state
+    # Before the timed rounds every client takes part once, so that each has a state.
+    fill: bool = False
     laps: int = 15
 
 

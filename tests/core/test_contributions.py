@@ -8,6 +8,7 @@ import pytest
 
 import equipoise as eq
 from equipoise.methods.fedavg import FedAvg
+from tests.helpers.runs import QUICK
 
 EXPERIMENT = {
     "data": {"name": "digits", "clients": 3, "samples": 240, "partition": "dirichlet:1"},
@@ -27,7 +28,8 @@ METHODS = {
 
 @pytest.mark.parametrize("method", METHODS)
 def test_each_round_has_a_value_of_every_client_that_counted(tmp_path, method):
-    run = eq.run({**EXPERIMENT, "method": method}, out=tmp_path / "run")
+    chosen = {"name": method, **QUICK.get(method, {})}
+    run = eq.run({**EXPERIMENT, "method": chosen}, out=tmp_path / "run")
     rows = run.table(phase="contribution")
     assert {row["metric"] for row in rows} == {METHODS[method]}
     for record in run.rounds():
@@ -37,7 +39,7 @@ def test_each_round_has_a_value_of_every_client_that_counted(tmp_path, method):
 
 
 def test_teacher_weights_sum_to_one(tmp_path):
-    run = eq.run({**EXPERIMENT, "method": "kdia"}, out=tmp_path / "run")
+    run = eq.run({**EXPERIMENT, "method": {"name": "kdia", **QUICK["kdia"]}}, out=tmp_path / "run")
     last = [r["value"] for r in run.table(phase="contribution", round=2)]
     assert sum(last) == pytest.approx(1)
 

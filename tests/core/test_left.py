@@ -19,7 +19,7 @@ from equipoise.data import federate
 from equipoise.experiment import ConfigurationError
 from equipoise.metrics import score_histograms
 from equipoise.runs import Run, export
-from equipoise.runs.scores import counted, tables
+from equipoise.runs.scores import read_histograms
 from equipoise.simulate import Simulation, _pool
 from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
@@ -171,12 +171,10 @@ TASK = Task("classification", (3,), 2)
 
 
 def test_counts_are_tables_of_one_model_and_split() -> None:
-    monkey = counting()
-    assert counted(SimpleNamespace(rows=lambda query: [])) == [], "a run of an older format"  # type: ignore[arg-type]
-    assert (
-        tables(monkey, TASK, "personal", "test") == {}
-        and tables(monkey, TASK, "global", "shared") == {}
-    )
+    older_format: Any = SimpleNamespace(rows=lambda query: [])
+    assert read_histograms(older_format, TASK, "global", "test") == {}
+    assert read_histograms(counting(), TASK, "personal", "test") == {}
+    assert read_histograms(counting(), TASK, "global", "shared") == {}
 
 
 @pytest.mark.parametrize(
@@ -184,10 +182,9 @@ def test_counts_are_tables_of_one_model_and_split() -> None:
 )
 def test_counts_of_a_class_or_score_that_cannot_be_are_refused(key: str, value: int) -> None:
     with pytest.raises(RunError, match=f"its counts of scores name class .*{value}"):
-        tables(counting({key: value}), TASK, "global", "test")
-    assert tables(counting({key: value}, {key: value}), TASK, "other", "test") == {}, (
-        "not looked at"
-    )
+        read_histograms(counting({key: value}), TASK, "global", "test")
+    others = counting({key: value}, {key: value})
+    assert read_histograms(others, TASK, "other", "test") == {}
 
 
 # Before and after a run.

@@ -135,8 +135,18 @@ def assert_as_torch(found: dict[str, Tensor], expected: dict[str, Tensor], start
     )
 
 
-@pytest.mark.parametrize("optimiser", OPTIMISERS)
-@pytest.mark.parametrize("model", [*names(), "dropout"])
+def _models_and_optimisers() -> list[Any]:
+    """Every model with every optimiser; large ones with one optimiser outside the slow tests."""
+    cases = []
+    for model in [*names(), "dropout"]:
+        for optimiser in OPTIMISERS:
+            slow = model.startswith("resnet") and optimiser != "adam"
+            marks = pytest.mark.slow if slow else ()
+            cases.append(pytest.param(model, optimiser, marks=marks))
+    return cases
+
+
+@pytest.mark.parametrize(("model", "optimiser"), _models_and_optimisers())
 def test_fit_save_load_fit_is_one_uninterrupted_training(
     model: str, optimiser: str, tmp_path: Path
 ) -> None:

@@ -260,7 +260,7 @@ def test_the_learning_rate_of_the_setup_is_that_of_round_1(tmp_path: Path) -> No
 
 def test_features_of_no_samples_have_the_features_shape() -> None:
     from equipoise.data import federate
-    from equipoise.simulate import prepare
+    from equipoise.experiment.build import prepare
 
     wanted = experiment(
         "fedavg",

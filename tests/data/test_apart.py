@@ -435,3 +435,11 @@ def test_repairs_of_other_sites_do_not_concern_a_site_alone(mixed: Path, tmp_pat
     wrong = {**schema, "sites": {"sout": {"factors": {"age": 2.0}}}}
     with pytest.raises(ValueError, match="south"):
         federate(DataConfig(name=str(mixed), schema=wrong, apart=True), SEED)
+
+
+def test_a_scale_that_makes_inputs_infinite_is_refused(mixed: Path) -> None:
+    columns = [{"name": "age", "kind": "number", "gaps": False, "centre": 0, "scale": 1e-300}]
+    schema = {"label": "sick", "classes": ["no", "yes"], "columns": columns}
+    config = DataConfig(name=str(mixed), schema=schema, apart=True, normalise="agreed")
+    with pytest.raises(ValueError, match="'age'"):
+        prepare_client(config, SEED, "north")

@@ -413,8 +413,8 @@ def test_values_are_scaled_by_code_over_training_patients_only(tmp_path: Path) -
 
 
 def test_a_million_events_stay_within_bounds(tmp_path: Path) -> None:
-    """A fifth of a million here, and the memory by which it would grow: less than 200 bytes an event, samples of the network included."""
-    draw, people, n = np.random.default_rng(0), 4000, 200_000
+    """A twentieth of a million here, and the memory by which it would grow: less than 200 bytes an event, samples of the network included."""
+    draw, people, n = np.random.default_rng(0), 1000, 50_000
     (tmp_path / "patients.csv").write_text(
         "patient,sex,postal_code,state\n" + "".join(f"{p},F,94103,CA\n" for p in range(people))
     )
@@ -427,7 +427,7 @@ def test_a_million_events_stay_within_bounds(tmp_path: Path) -> None:
             strict=True,
         ):
             opened.write(f"{p},{a:.4f},ICD-10,E{c // 10:02}.{c % 10},{a:.2f}\n")
-    assert (tmp_path / "events.csv").stat().st_size > 5e6
+    assert (tmp_path / "events.csv").stat().st_size > 1.25e6
     tracemalloc.start()
     data = load(DataConfig(name=str(tmp_path)))
     peak = tracemalloc.get_traced_memory()[1]

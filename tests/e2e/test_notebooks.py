@@ -18,7 +18,13 @@ def test_there_are_notebooks() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["compare", "hospitals"]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem == "compare" else ())
+        for path in NOTEBOOKS
+    ],
+)
 def test_a_notebook_runs_and_is_kept_without_results(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

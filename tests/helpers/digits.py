@@ -19,11 +19,11 @@ import equipoise as eq
 from equipoise.client import Client
 from equipoise.data import federate
 from equipoise.data.federation import Parts
+from equipoise.experiment.build import prepare
 from equipoise.method import Method, Ups, Weights
 from equipoise.models import Network, build
 from equipoise.records import State, Up
 from equipoise.runs.run import Run
-from equipoise.simulate import prepare
 from equipoise.storage.checkpoint import load_server
 from equipoise.streams import default_generator, torch_stream
 from equipoise.task import Task

@@ -13,6 +13,7 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client
 from equipoise.data import federate
+from equipoise.experiment.build import prepare
 from equipoise.method import Method
 from equipoise.records import State, Up, read
 from equipoise.runs import Run
@@ -94,7 +95,7 @@ def bench_of(
     """The workbench and method of an experiment on some sites, to work with single clients by hand."""
     experiment = eq.Experiment(**config, dataset=eq.from_sites(dict(data)))
     federation = federate(experiment.data, experiment.seed, experiment.dataset)
-    return simulate.prepare(experiment, federation.task, federation.ids, federation)
+    return prepare(experiment, federation.task, federation.ids, federation)
 
 
 def first_replies(bench: Workbench, method: Method) -> dict[str, Up]:

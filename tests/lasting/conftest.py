@@ -13,9 +13,17 @@ from tests.helpers.runs import environment
 
 
 @pytest.fixture(autouse=True)
-def not_the_command_line() -> None:
-    """Start workers anew; a test of the command line in this process allowed forks."""
+def children_are_forked() -> None:
+    """Spare every worker the import of torch, as the command line does."""
+    processes.allow_fork()
+
+
+@pytest.fixture
+def new_processes(children_are_forked: None) -> Iterator[None]:
+    """Start workers anew, as in a notebook."""
     processes.allow_fork(False)
+    yield
+    processes.allow_fork()
 
 
 @pytest.fixture(scope="module")

@@ -164,7 +164,7 @@ def test_a_method_without_it_has_no_such_record(tmp_path: Path) -> None:
 
 
 # one exchange, and two
-@pytest.mark.parametrize(("method", "stride"), [("finetune", 3), ("poise", 9)])
+@pytest.mark.parametrize(("method", "stride"), [("finetune", 9), ("poise", 23)])
 def test_a_kill_repeats_only_it(method: str, stride: int, play: Any, tmp_path: Path) -> None:
     job = config(tmp_path, method, rounds=1)
     whole = tmp_path / "whole"
@@ -192,7 +192,7 @@ def test_a_kill_repeats_only_it(method: str, stride: int, play: Any, tmp_path: P
     assert repeated > 3
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(workers: int, play: Any, tmp_path: Path) -> None:
     job = config(tmp_path, "finetune", rounds=3, workers=workers)
     whole, out = tmp_path / "whole", tmp_path / "killed"

@@ -20,13 +20,16 @@ METHODS = [
 ]  # without client state, with it, and with one value per client at the server
 
 
+@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS)
-def test_killed_at_every_step_of_a_commit(method: str, play: Any, tmp_path: Path) -> None:
+def test_killed_at_the_steps_of_a_commit(
+    method: str, stride: int, play: Any, tmp_path: Path
+) -> None:
     job = config(tmp_path, method, rounds=2)
     whole = tmp_path / "whole"
     events = play(config=job, out=str(whole))["events"]
     # All of round 1's work and commit, and the first steps of round 2's: later rounds do the same again.
-    for moment in range(1, min(events, 45), {"fedavg": 2, "scaffold": 1, "kdia": 4}[method]):
+    for moment in range(1, min(events, 45), stride):
         out = tmp_path / f"killed-{moment}"
         assert play(config=job, out=str(out), die_at=moment)["killed"]
         if not (out / "run.db").exists():
@@ -41,7 +44,7 @@ def test_killed_while_it_goes_back(play: Any, tmp_path: Path) -> None:
     play(config=job, out=str(tmp_path / "whole"))
     folder = stopped(tmp_path, "scaffold")
     (folder / "files" / "server-r2a0.safetensors").write_bytes(b"")
-    for moment in range(1, 18, 2):  # the transaction, the removals, and the first files of round 2
+    for moment in range(1, 18, 4):  # the transaction, the removals, and the first files of round 2
         out = tmp_path / f"killed-{moment}"
         shutil.copytree(folder, out)
         assert play(resume=True, from_round=1, out=str(out), die_at=moment)["killed"]
@@ -52,8 +55,8 @@ def test_killed_while_it_goes_back(play: Any, tmp_path: Path) -> None:
         same_run(tmp_path / "whole", out)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "kdia"])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", METHODS)
 def test_killed_at_random_moments_again_and_again(
     method: str, workers: int, play: Any, tmp_path: Path
 ) -> None:
@@ -112,7 +115,7 @@ def test_killed_at_single_moments_with_states_on_a_second_disk(play: Any, tmp_pa
     job = config(tmp_path, "scaffold", rounds=2)
     whole = tmp_path / "whole"
     play(config=job, out=str(whole))
-    for moment in range(2, 60, 7):
+    for moment in range(2, 60, 14):
         out, disk = tmp_path / f"killed-{moment}", str(tmp_path / f"disk-{moment}")
         if not play(config=job, out=str(out), disk=disk, die_at=moment)["killed"]:
             break

@@ -34,9 +34,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_any_number_of_workers_gives_the_same_bits(count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("count", "anew"), [(1, False), (2, True), (3, False)])
+def test_any_number_of_workers_gives_the_same_bits(
+    count: int, anew: bool, tmp_path: Path, new_processes: None
+) -> None:
     job = config(tmp_path, "scaffold", model="cnn")
+    processes.allow_fork(not anew)
     simulate.run(experiment(job), tmp_path / "serial")
     simulate.run(experiment(job | {"workers": count}), tmp_path / "parallel")
     same_run(tmp_path / "serial", tmp_path / "parallel")
@@ -146,7 +149,7 @@ IN_A_WORKER = "if os.getpid() != {parent}:\n    open({path!r}, 'a').write('x'); 
 
 
 def test_a_worker_that_dies_while_starting_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_processes: None
 ) -> None:
     """The first one starts, is killed, and two of its replacements do not come up."""
     top = IN_A_WORKER.format(
@@ -162,7 +165,7 @@ def test_a_worker_that_dies_while_starting_is_started_again(
 
 
 def test_a_worker_that_never_starts_ends_the_run_with_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_processes: None
 ) -> None:
     top = IN_A_WORKER.format(parent=os.getpid(), path=str(tmp_path / "starts"), when="True")
     job = config(tmp_path, module(tmp_path, monkeypatch, "broken_module", top, "pass"), workers=1)
@@ -198,7 +201,7 @@ def test_a_worker_has_its_own_time_to_start_however_long_the_exchange_has_lasted
 
 
 def test_a_worker_that_is_not_ready_in_time_ends_the_run_with_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_processes: None
 ) -> None:
     monkeypatch.setattr(lanes, "START_DEADLINE", 0.0)
     with pytest.raises(RunError, match="was not ready within 0 s; run with --workers 0"):
@@ -360,7 +363,7 @@ def test_no_worker_survives_its_parent(program: str, tmp_path: Path) -> None:
                 and (tmp_path / "run" / "run.db").exists()
                 else None
             ),
-            60,
+            180,
         )
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait(timeout=10)

@@ -18,6 +18,7 @@ from equipoise.client import Client
 from equipoise.composition import IncompatibleComposition, compose
 from equipoise.data import federate
 from equipoise.data.federation import Parts
+from equipoise.experiment.build import prepare
 from equipoise.losses import embedding_gap
 from equipoise.method import Method, Ups, Weights
 from equipoise.methods.corefed import CoReFed, gradient_rate
@@ -25,7 +26,6 @@ from equipoise.methods.fedequilibria import FedEquilibria
 from equipoise.methods.fedprox import FedProx
 from equipoise.records import Down, State
 from equipoise.runs.run import Run
-from equipoise.simulate import prepare
 from equipoise.streams import torch_stream
 from equipoise.tree import Tree
 from tests.helpers.runs import config, stopped

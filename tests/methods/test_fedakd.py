@@ -14,6 +14,7 @@ import equipoise as eq
 from equipoise.client import Client
 from equipoise.composition import compose
 from equipoise.data import federate
+from equipoise.experiment.build import prepare
 from equipoise.losses import distillation_loss
 from equipoise.method import Ups
 from equipoise.methods.fedakd import FedAKD
@@ -21,7 +22,6 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, State, Up
 from equipoise.runs.run import Run
 from equipoise.server import Server
-from equipoise.simulate import prepare
 from equipoise.streams import torch_stream
 from equipoise.task import Task
 from equipoise.training.workbench import Workbench

@@ -14,12 +14,12 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.client import Client
 from equipoise.data import federate
+from equipoise.experiment.build import prepare
 from equipoise.losses.terms import Batch
 from equipoise.methods.fedekd import FedeKD
 from equipoise.models import Model, Outputs
 from equipoise.records import Down, size, tensors_of
 from equipoise.runs.run import Run
-from equipoise.simulate import prepare
 from equipoise.streams import torch_stream
 from equipoise.training.workbench import Workbench
 from equipoise.transports.inprocess import InProcess

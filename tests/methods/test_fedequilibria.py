@@ -16,10 +16,10 @@ from equipoise.client import Client
 from equipoise.composition import compose
 from equipoise.data import federate
 from equipoise.data.federation import Parts
+from equipoise.experiment.build import prepare
 from equipoise.method import Ups, Weights
 from equipoise.methods.fedequilibria import FedEquilibria
 from equipoise.records import State, Up, read, write
-from equipoise.simulate import prepare
 from equipoise.tree import FileTensors, Tree
 
 LINEAR = {"name": "mlp", "hidden": []}

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import equipoise as eq
 from equipoise.client import Client, Inputs
 from equipoise.data import Parts, federate
+from equipoise.experiment.build import prepare
 from equipoise.method import Cohort, Method, Ups
 from equipoise.methods import make
 from equipoise.methods.fedakd import FedAKD
@@ -26,7 +27,6 @@ from equipoise.records import Down
 from equipoise.runs.export import export, predictions
 from equipoise.runs.run import Run
 from equipoise.server import Server
-from equipoise.simulate import prepare
 from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError
 from equipoise.task import Task

@@ -18,6 +18,7 @@ import equipoise as eq
 from equipoise.client import Client
 from equipoise.composition import compose
 from equipoise.data import federate
+from equipoise.experiment.build import prepare
 from equipoise.losses.terms import Batch
 from equipoise.method import Ups, Weights
 from equipoise.methods import make
@@ -27,7 +28,6 @@ from equipoise.models import Generator, Model, Network, Outputs, build
 from equipoise.records import Down, State, Up
 from equipoise.runs.run import Run
 from equipoise.server import Server
-from equipoise.simulate import prepare
 from equipoise.storage.checkpoint import load_server
 from equipoise.streams import torch_stream
 from equipoise.task import Task

@@ -14,6 +14,7 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client
 from equipoise.data import Federation, Parts
+from equipoise.experiment.build import prepare
 from equipoise.methods.poise import Poise
 from equipoise.runs import Run
 from equipoise.weighting import mixture_weights, simplex_grid
@@ -50,7 +51,7 @@ def test_what_is_served_was_trained_on_validation_data_too_and_the_weights_were_
         **settings(Poise(), models={"model": NETWORKS[network]}), dataset=eq.from_sites(skewed())
     )
     federation = together(eq.data.federate(wanted.data, wanted.seed, wanted.dataset))
-    bench, _ = simulate.prepare(wanted, federation.task, federation.ids, federation)
+    bench, _ = prepare(wanted, federation.task, federation.ids, federation)
     shared = server_state(run, END).model
     for client, own in client_states(run, END).items():
         before = client_states(plain, END)[client]
@@ -92,9 +93,7 @@ def test_what_folding_costs(tmp_path: Path) -> None:
 def test_validation_data_come_back_as_they_were() -> None:
     wanted = eq.Experiment(**settings(Poise()), dataset=eq.from_sites(skewed()))
     federation = eq.data.federate(wanted.data, wanted.seed, wanted.dataset)
-    client = Client(
-        simulate.prepare(wanted, federation.task, federation.ids, federation)[0], "bo", 1, 1, {}
-    )
+    client = Client(prepare(wanted, federation.task, federation.ids, federation)[0], "bo", 1, 1, {})
     apart = len(client.train), len(client.validation)
     with pytest.raises(RuntimeError, match="on the way"), client.training_on_all():
         assert len(client.train) == sum(apart) and len(client.validation) == apart[1]

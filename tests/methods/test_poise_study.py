@@ -28,6 +28,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Any:
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_command_makes_of_the_results(table: Any) -> None:
     text = (STUDY.parents[1] / "docs" / "methods" / "poise.md").read_text()
     assert table.page() == text.partition(table.BEGIN)[2].partition(table.END)[0].strip()

@@ -132,6 +132,7 @@ def test_a_change_is_one_place_of_the_file_and_stays_code() -> None:
     )
 
 
+@pytest.mark.slow
 def test_gaps_of_a_small_tree_are_found_and_nothing_else(tmp_path: Path) -> None:
     """Changes are caught in the test, in a child process, and by a test of shared fixtures."""
     for name, text in {

@@ -19,7 +19,6 @@ from equipoise.data import federate
 from equipoise.metrics import score_histograms
 from equipoise.runs import Run, read_result
 from equipoise.runs.clinical import ClinicalValue, interval_notes, unequal
-from equipoise.runs.scores import counted
 from equipoise.runs.summary import summarise
 from equipoise.runtime import client_histograms
 from equipoise.storage.store import RunError, Store
@@ -67,6 +66,16 @@ def clinical(run: Run) -> Mapping[str, Mapping[str, ClinicalValue]]:
     return result.models[result.main_model].clinical
 
 
+def counted(store: Store) -> list[dict[str, Any]]:
+    """Return the bins of all histograms of scores in a store."""
+    return store.rows("select * from curves order by rowid")
+
+
+def histogram_rounds(run: Run) -> set[int]:
+    """Return the rounds of which the store has histograms of scores."""
+    return {row["round"] for row in counted(run.store)}
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_counts_are_those_of_every_served_model(classes: int, tmp_path: Path) -> None:
     data = hospitals(classes)
@@ -83,7 +92,7 @@ def test_counts_are_those_of_every_served_model(classes: int, tmp_path: Path) ->
                     high = p[:, c] >= percent / 100
                     assert called["sensitivity"] == pytest.approx(high[y == c].mean())
                     assert called["specificity"] == pytest.approx((~high)[y != c].mean())
-    assert {row["round"] for row in counted(run.store)} == {3}, "the last measurement only"
+    assert histogram_rounds(run) == {3}, "the last measurement only"
     for client in run.counts():
         p, y = scores(run, data, client, "personal")
         chosen = [1] if classes == 2 else range(classes)
@@ -116,10 +125,11 @@ def test_the_majority_class_stands_beside_every_accuracy(tmp_path: Path) -> None
 def test_the_same_counts_come_over_a_wire_and_after_a_finish(tmp_path: Path) -> None:
     here = finished(tmp_path / "here", hospitals(), method="finetune")
     there = finished(tmp_path / "there", hospitals(), "loopback", method="finetune")
-    assert counted(here.store) == counted(there.store) != []
-    assert {row["round"] for row in counted(here.store)} == {4}, (
-        "after the exchanges that follow the last round, and not before"
-    )
+    for model in here.models():
+        assert here.counts(model)
+        for client, table in here.counts(model).items():
+            assert np.array_equal(table, there.counts(model)[client])
+    assert histogram_rounds(here) == {4}, "after the exchanges that follow the last round only"
     assert len(here.majority()) == 3 and here.majority() == there.majority()
 
 

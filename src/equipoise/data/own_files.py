@@ -149,7 +149,9 @@ def read_own(config: DataConfig, site: str, path: Path) -> Dataset:
         dataset = _own_images(config, schema, site, path)
     else:
         dataset = _own_table(config, schema, site, path)
-    return with_schema(dataset.as_task(schema.predicts), schema)
+    # Messages name the site, and the name of its file stays there.
+    dataset = replace(dataset.as_task(schema.predicts), name=site)
+    return with_schema(dataset, schema)
 
 
 def _own_table(config: DataConfig, schema: Schema, site: str, path: Path) -> Dataset:

@@ -185,7 +185,7 @@ def _federate(
     groups = np.arange(len(dataset.x))
     if config.duplicates == "together":
         groups = equal_samples(dataset)
-    _refuse_mostly_equal(groups, dataset)
+    _refuse_mostly_equal(groups, dataset, client)
     pool, shared_test = _pool_and_shared_test(config, seed, dataset, groups)
     if config.samples is not None and config.samples < len(pool):
         pool = np.sort(stream(seed, "samples").choice(pool, config.samples, replace=False))
@@ -430,11 +430,12 @@ def _with_latest_events(dataset: Dataset, events: int | None) -> Dataset:
     return latest(dataset, events)
 
 
-def _refuse_mostly_equal(groups: np.ndarray, dataset: Dataset) -> None:
+def _refuse_mostly_equal(groups: np.ndarray, dataset: Dataset, client: str | None) -> None:
     """Refuse data most of which are one sample: a group of duplicates stays on one side."""
     if len(groups) > 1 and np.bincount(groups).max() > len(groups) / 2:
+        owner = f"data set {dataset.name}" if client is None else f"client {quoted(client)}"
         raise ValueError(
-            f"data set {dataset.name}: more than half of its samples are equal to each other, "
+            f"{owner}: more than half of its samples are equal to each other, "
             "so they cannot be split without putting equal samples on both sides; "
             "set duplicates: separate if they are different cases"
         )

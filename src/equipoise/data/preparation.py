@@ -28,6 +28,7 @@ from equipoise.data.tables.cell_numbers import column_as_numbers
 from equipoise.data.tables.repairs import Table
 from equipoise.data.tables.schema_inference import schema_of
 from equipoise.data.tables.sites import Origin, origin_of, read_new_rows, repair_table
+from equipoise.validation.names import quoted
 
 NewData = Path | str | np.ndarray | Tensor
 Recipe = dict[str, Any]
@@ -228,11 +229,22 @@ def _prepare_table(
     if len(shared):
         blocks.append(encoding.apply(coded[shared], recipe, None))
         rows.append(shared)
+    x = np.concatenate(blocks)
+    if scaling == "agreed":
+        _check_agreed_scale(x, recipe)
     train, validation, test = parts
     new_split = DataSplit(train, validation, test, np.arange(start, start + len(shared)))
-    return _Inputs(
-        torch.from_numpy(np.concatenate(blocks)), np.concatenate(rows), new_split, recipe
-    )
+    return _Inputs(torch.from_numpy(x), np.concatenate(rows), new_split, recipe)
+
+
+def _check_agreed_scale(x: np.ndarray, recipe: Recipe) -> None:
+    """Refuse a scale of the schema that is far too small for the numbers of a column."""
+    infinite = np.flatnonzero(~np.isfinite(x).all(axis=0))
+    if len(infinite):
+        raise ValueError(
+            f"column {quoted(recipe['features'][infinite[0]])}: its numbers become infinite with "
+            "the centre and scale of the schema; correct them there"
+        )
 
 
 def _table_scaling(dataset: Dataset, config: DataConfig, split: DataSplit) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -91,6 +92,12 @@ def describe(name: str) -> dict[str, Any]:
     return {"name": name, "summary": inspect.getdoc(factory), "options": _options(factory)}
 
 
+@cache
+def _validated(name: str) -> Callable[..., Network]:
+    """Return a built-in model that checks its options; making it takes longer than a small model."""
+    return validate_call(ARCHITECTURES[name])
+
+
 def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> Network:
     """Return the network that a specification names, for a task.
 
@@ -120,7 +127,7 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
         _known(option, list(_options(factory)), f"option of model {name!r}")
     try:
         _check_size(factory, task, options)
-        return validate_call(factory)(task, **options)
+        return _validated(name)(task, **options)
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(map(str, one['loc']))} = {quoted(one['input'])}: {one['msg']}"
