@@ -20,7 +20,7 @@ from equipoise.runtime.messages import Job, Request, state_name
 from equipoise.session import job_of
 from equipoise.site import Site, SiteSettings
 from equipoise.site.checks import is_step
-from equipoise.site.messages import WORDS, message, packed, perform_message, unpacked
+from equipoise.site.messages import CODES, message, packed, perform_message, unpacked
 from equipoise.site.runtime import SiteRuntime
 from equipoise.tree import Tree
 from equipoise.version import __version__
@@ -29,7 +29,6 @@ from tests.helpers.apart_sites import apart_config
 SECRET = "patient4711secret"
 RUN = "0123456789abcdef" * 2
 OTHER_RUN = "f" * 32
-CODES = {"", "raised", "late", "no-state", "disk-full", *(f"refused:{word}" for word in WORDS)}
 
 
 class Stranger:

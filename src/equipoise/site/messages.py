@@ -43,6 +43,7 @@ WORDS = {
     "model": "it asks for a model that is not the same for all clients; those stay at the site",
     "data": "the site cannot prepare its data for this experiment; the log of the site says why",
 }
+CODES = frozenset(["", RAISED, LATE, NO_STATE, DISK_FULL, *(f"{REFUSED}{word}" for word in WORDS)])
 # Settings of an experiment that hold at the server only.
 _OF_SERVER = ("workers", "device", "memory", "keep", "budget", "faults")
 
@@ -119,8 +120,7 @@ def unpacked(data: bytes) -> Record:
 
 
 def explained(code: str) -> str:
-    """Return a code with its meaning, for messages at the server."""
-    if code.startswith(REFUSED):
-        meaning = WORDS.get(code.removeprefix(REFUSED))
-        return code if meaning is None else f"{code}: {meaning}"
-    return code
+    """Return a code, one of `CODES`, with its meaning, for messages at the server."""
+    if not code.startswith(REFUSED):
+        return code
+    return f"{code}: {WORDS[code.removeprefix(REFUSED)]}"

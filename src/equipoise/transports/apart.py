@@ -12,6 +12,7 @@ from equipoise.experiment import ConfigurationError
 from equipoise.records import Up
 from equipoise.runtime.messages import Job, Reply, Request
 from equipoise.site.messages import (
+    CODES,
     REFUSED,
     Kind,
     explained,
@@ -91,11 +92,18 @@ class Apart:
         self._job = job
         self._roster = joined
         for name in self.present():
-            reason = self._opened(name)
-            if reason is not None:
-                raise ConfigurationError(f"site {name!r} refused the run: {reason}")
+            self._open_now(name, must_answer=known is None)
         data = job.experiment.get("data", {})
         return replace(joined, name=str(data.get("name", "")))
+
+    def _open_now(self, name: str, must_answer: bool) -> None:
+        """Open the run at a site that described its data; one that left may be opened later."""
+        try:
+            reason = self._opened(name)
+        except ConnectionError:
+            reason = "it cannot be reached any more" if must_answer else None
+        if reason is not None:
+            raise ConfigurationError(f"site {name!r} refused the run: {reason}")
 
     def _opened(self, name: str) -> str | None:
         """Open the run at a site; return why it cannot be opened, or None."""
@@ -182,8 +190,8 @@ class Apart:
             code = answer["code"]
         except (ValueError, KeyError) as error:
             raise ConnectionError(f"site {name!r} answered in another form: {error}") from None
-        if not isinstance(code, str) or len(code) > 40:
-            raise ConnectionError(f"site {name!r} answered with a code of another form")
+        if not isinstance(code, str) or code not in CODES:
+            raise ConnectionError(f"site {name!r} answered with a code that there is not")
         return answer
 
     def close(self, keep: bool = False) -> None:
