@@ -440,8 +440,13 @@ def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | 
     if is_complete:
         # A kill right after the last commit leaves files that no row names.
         store.sweep()
+        run = Run(store.folder)
+        reason = f"all {saved['rounds']} rounds are there"
+        if run.stopped_early:
+            reason = f"a callback stopped it after round {run.last_round} of {saved['rounds']}"
+        run.store.close()
         raise RunError(
-            f"{store.folder} is finished: all {saved['rounds']} rounds are there; "
+            f"{store.folder} is finished: {reason}; "
             f"`equipoise show {store.folder}` prints its result"
         )
 
