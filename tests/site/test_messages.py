@@ -81,10 +81,10 @@ def stranger(tmp_path: Path) -> Stranger:
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
     """A site whose run is open, for messages that change nothing."""
-    found = Stranger(tmp_path_factory.mktemp("opened"))
-    found.open()
-    yield found
-    found.site.close()
+    stranger = Stranger(tmp_path_factory.mktemp("opened"))
+    stranger.open()
+    yield stranger
+    stranger.site.close()
 
 
 def test_a_description_has_sizes_and_no_name_of_a_file(stranger: Stranger) -> None:
@@ -304,10 +304,9 @@ def test_a_state_that_is_not_there_has_a_code(opened: Stranger) -> None:
 def test_a_personal_model_does_not_leave(order: Any, tmp_path: Path) -> None:
     stranger = Stranger(tmp_path, "standalone")
     stranger.open()
-    asked = order(Down(), "local")
     for name in ("personal", "local", "global"):
-        asked = order(Down(), name)
-        data = stranger.perform(step=asked.step, down=asked.record(), exchange=0)
+        request = order(Down(), name)
+        data = stranger.perform(step=request.step, down=request.record(), exchange=0)
         assert stranger.code(data) in ("refused:model", "raised")
 
 

@@ -54,11 +54,11 @@ def experiment_digest(experiment: Mapping[str, Any]) -> str:
     Args:
         experiment: The experiment as plain data.
     """
-    asked = {key: value for key, value in experiment.items() if key not in _OF_SERVER}
-    data = asked.get("data")
+    content = {key: value for key, value in experiment.items() if key not in _OF_SERVER}
+    data = content.get("data")
     if isinstance(data, Mapping):
-        asked["data"] = {key: value for key, value in data.items() if key != "name"}
-    text = json.dumps(asked, sort_keys=True)
+        content["data"] = {key: value for key, value in data.items() if key != "name"}
+    text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

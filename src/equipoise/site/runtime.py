@@ -20,7 +20,6 @@ from equipoise.runtime.isolation import Late
 from equipoise.runtime.messages import Job, Reply, Request
 from equipoise.runtime.states import CarriedStates, FileStates, StateMissing
 from equipoise.site.checks import Refused, own_experiment
-from equipoise.site.kept import keep
 from equipoise.site.messages import (
     DISK_FULL,
     LATE,
@@ -29,6 +28,7 @@ from equipoise.site.messages import (
     REFUSED,
     experiment_digest,
 )
+from equipoise.site.served_models import save_models
 from equipoise.site.settings import SiteSettings
 from equipoise.training.workbench import one_thread
 
@@ -138,7 +138,7 @@ class SiteRuntime:
         if reply.failure is not None:
             return Result(RAISED, text=reply.failure)
         if request.step == EvaluateModels.step and request.down.get("ending"):
-            keep(self._folder, self._job, self._executor, request, reply)
+            save_models(self._folder, self._job, self._executor, request, reply)
         entries = Record._trusted({"reply": wire.to_wire(reply), "up": reply.up})
         return Result(entries=entries)
 
