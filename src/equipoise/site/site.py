@@ -107,15 +107,16 @@ class Site:
         try:
             with self._lock:
                 result = self._act(data)
+            if not result.code:
+                return packed({"code": "", **result.entries})
         except Refused as error:
             result = Result(f"{REFUSED}{error.word}", text=error.text)
         except OSError as error:
             result = Result(DISK_FULL, text=str(error))
         except Exception:
             result = Result(RAISED, text=traceback.format_exc())
-        if result.code:
-            self._log.write(result)
-        return packed({"code": result.code, **result.entries})
+        self._log.write(result)
+        return packed({"code": result.code})
 
     def close(self) -> None:
         """End the run and the child process."""
