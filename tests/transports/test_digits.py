@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from equipoise import methods, simulate
+from equipoise import methods, session, simulate
 from equipoise.callbacks import ClientProgress
 from equipoise.experiment import experiment
 from equipoise.runs import Run
@@ -41,7 +41,7 @@ def stopped(config: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch) 
         ),
     ):
         patch.setattr(
-            simulate, "interruptible", lambda: nullcontext(lambda: len(answered) >= ANSWERED)
+            session, "interruptible", lambda: nullcontext(lambda: len(answered) >= ANSWERED)
         )
         watcher = Calling(on_client=count, on_round=lambda record: finished.append(record.round))
         simulate.run(experiment(config), out, watcher)
