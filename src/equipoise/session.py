@@ -104,6 +104,7 @@ class Session:
         self.transport = self._sites = transport
         self.monitor = monitor_of(experiment, callbacks)
         self.data = data or ServerData()
+        self._check_validation(experiment.build_method())
 
     def __enter__(self) -> Self:
         return self
@@ -134,16 +135,17 @@ class Session:
         Args:
             roster: Names and sizes of the clients.
             method: The method.
-
-        Raises:
-            ConfigurationError: If the method needs validation data and there are none.
         """
+        validation = self.data.validation if "validation" in method.needs else None
+        return ServerData(validation, self.data.shared)
+
+    def _check_validation(self, method: Method) -> None:
+        """Refuse a method that needs validation data, before any site hears of the run."""
         if "validation" in method.needs and not self.data.validation:
             raise ConfigurationError(
                 f"{method.title} measures models on validation data at the server, and there are "
                 "none; give a file of validation data at the server that fits the schema"
             )
-        return self.data
 
     @property
     def facts(self) -> dict[str, Any]:

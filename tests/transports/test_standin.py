@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise import simulate
+from equipoise import session, simulate
 from equipoise.callbacks import ClientProgress
 from equipoise.data import federate
 from equipoise.data.roster import roster_of
@@ -145,17 +146,22 @@ def test_a_node_that_joins_gets_actors_and_is_an_event(ray: StandIn, tmp_path: P
     assert told(run, "clients")["10.0.0.1:3"] > 0
 
 
-def test_a_run_that_is_interrupted_can_be_resumed_elsewhere(ray: StandIn, tmp_path: Path) -> None:
+def test_a_run_that_is_interrupted_can_be_resumed_elsewhere(
+    ray: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(session, "interruptible", lambda: nullcontext(lambda: bool(asked)))
     with pytest.raises(
         KeyboardInterrupt, match="stopped after round 1; continue with `equipoise resume"
     ):
         simulate.run(
             sites_given(settings("scaffold")),
             tmp_path / "there",
-            in_round(2, lambda: signal.raise_signal(signal.SIGINT)),
+            in_round(2, lambda: asked.append(1)),
             cluster=ADDRESS,
         )
     assert not ray.living
+    asked.clear()
     resumed = simulate.resume(
         tmp_path / "there", experiment=sites_given(settings("scaffold")), cluster=ADDRESS
     )
