@@ -20,6 +20,7 @@ from equipoise.runtime.messages import Reply, Request, StateRef, reply_file, sta
 from equipoise.server import Server
 from equipoise.storage.store import RoundRecord, RunError
 from equipoise.transports.base import ClientError, Transport
+from equipoise.tree import Tree
 
 log = logging.getLogger("equipoise")
 
@@ -194,7 +195,7 @@ class RoundCohort(Cohort):
         provisional: The states that clients reached in this round.
         discarded: Files that nobody will read again.
         banned: Clients that are not sampled in the next attempt.
-        uploads: The last replies with models.
+        local_models: The models of clients after their last step, if distances are measured.
     """
 
     def __init__(self, clients: Clients, ids: Iterable[str], record: RoundRecord) -> None:
@@ -214,7 +215,7 @@ class RoundCohort(Cohort):
         self.provisional: dict[str, StateRef] = {}
         self.discarded: set[str] = set()
         self.banned: set[str] = set()
-        self.uploads: Ups | None = None
+        self.local_models: dict[str, Tree] = {}
         self._began = time.perf_counter()
         self._busy = 0.0  # seconds of work at clients
         self._waited = 0.0  # seconds in exchanges
@@ -238,9 +239,18 @@ class RoundCohort(Cohort):
         self._waited += time.perf_counter() - began
         self._check_enough(asked, accepted, strict)
         ups = Ups([(client, accepted.get(client)) for client in self.ids])
-        if "model" in ups[0]:
-            self.uploads = ups
+        if self.clients.experiment.evaluation.distances:
+            self.local_models = self._local_models(downs, ups) or self.local_models
         return ups
+
+    def _local_models(self, downs: Mapping[str, Down], ups: Ups) -> dict[str, Tree]:
+        """Return the models that follow from the replies of a step; none if it is no training."""
+        models = {}
+        for client, up in zip(ups.ids, ups, strict=True):
+            model = self.clients.method.local_model(self.server, downs[client], up)
+            if model is not None:
+                models[client] = model
+        return models
 
     def _accepted(self, step: str, replies: Sequence[Reply]) -> dict[str, Up]:
         """Validate replies; return the uploads that count, by client."""
