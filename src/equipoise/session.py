@@ -104,6 +104,7 @@ class Session:
         self.transport = self._sites = transport
         self.monitor = monitor_of(experiment, callbacks)
         self.data = data or ServerData()
+        self._check_validation(experiment.build_method())
 
     def __enter__(self) -> Self:
         return self
@@ -134,16 +135,17 @@ class Session:
         Args:
             roster: Names and sizes of the clients.
             method: The method.
-
-        Raises:
-            ConfigurationError: If the method needs validation data and there are none.
         """
+        validation = self.data.validation if "validation" in method.needs else None
+        return ServerData(validation, self.data.shared)
+
+    def _check_validation(self, method: Method) -> None:
+        """Refuse a method that needs validation data, before any site hears of the run."""
         if "validation" in method.needs and not self.data.validation:
             raise ConfigurationError(
                 f"{method.title} measures models on validation data at the server, and there are "
                 "none; give a file of validation data at the server that fits the schema"
             )
-        return self.data
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -438,8 +440,13 @@ def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | 
     if is_complete:
         # A kill right after the last commit leaves files that no row names.
         store.sweep()
+        run = Run(store.folder)
+        reason = f"all {saved['rounds']} rounds are there"
+        if run.stopped_early:
+            reason = f"a callback stopped it after round {run.last_round} of {saved['rounds']}"
+        run.store.close()
         raise RunError(
-            f"{store.folder} is finished: all {saved['rounds']} rounds are there; "
+            f"{store.folder} is finished: {reason}; "
             f"`equipoise show {store.folder}` prints its result"
         )
 

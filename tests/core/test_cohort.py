@@ -434,7 +434,7 @@ ROW = {"model": "global", "split": "test", "metric": "loss", "value": 0.5}
 def test_an_exchange_counts_what_came_and_what_was_sent() -> None:
     of = clients(
         lambda request: Reply(
-            request.client, Up(value=1.0), seconds=1.0, steps=2, skipped=1, bytes=8, measured=[ROW]
+            request.client, Up(value=1.0), seconds=1.0, steps=2, skipped=1, bytes=8
         )
     )
     round = cohort(of)
@@ -449,9 +449,6 @@ def test_an_exchange_counts_what_came_and_what_was_sent() -> None:
         9 * 2,
         9,
     )
-    assert record.measurements == [
-        (client, "local", "after_local", "test", "loss", 0.5) for client in "abcabcabc"
-    ]
     asked = of.transport.asked
     assert [[one.exchange for one in one_exchange] for one_exchange in asked] == [
         [1] * 3,
@@ -464,6 +461,22 @@ def test_an_exchange_counts_what_came_and_what_was_sent() -> None:
         and not round.local_models
     )
     assert record.rejected == [] and not round.banned
+
+
+@pytest.mark.parametrize("after_local", [False, True])
+def test_values_after_local_training_count_if_they_were_requested(after_local: bool) -> None:
+    of = clients(
+        lambda request: Reply(request.client, Up(value=1.0), measured=[ROW]),
+        evaluation={"after_local": after_local},
+    )
+    round = cohort(of)
+    requests = [of.request(client, "client", Down(), {}, exchange=1) for client in "abc"]
+    replies = of.ask(requests)
+    assert all((reply.failure is None) == after_local for reply in replies)
+    for reply in replies:
+        round._accept(reply)
+    rows = [(client, "local", "after_local", "test", "loss", 0.5) for client in "abc"]
+    assert round.record.measurements == (rows if after_local else [])
 
 
 def test_who_fails_is_out_of_the_round_and_its_place_stays_empty(

@@ -34,7 +34,7 @@ class Guessing:
 
     def __init__(self, kind: str = "table", task: Task = Task("classification", (2,), 2)) -> None:
         self.task, self.asked = task, list[Any]()
-        self.store = SimpleNamespace(meta={"recipe": {"kind": kind}}.get)
+        self.recipe = {"kind": kind}
 
     def model(self, name: str, client: str | None, allow_imports: Any = ()) -> Any:
         self.asked.append((name, client, allow_imports))

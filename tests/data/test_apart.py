@@ -55,10 +55,9 @@ MIXED_SCHEMA = {
 
 def assert_same_client(alone: Federation, together: Federation, client: str) -> None:
     """Compare one client of two federations, sample by sample and in order."""
-    mine, theirs = alone.ids.index(client), together.ids.index(client)
     for part in ("train", "validation", "test"):
-        own = getattr(alone, part)[mine]
-        joint = getattr(together, part)[theirs]
+        own = getattr(alone, part)[alone.ids.index(client)]
+        joint = getattr(together, part)[together.ids.index(client)]
         assert torch.equal(alone.x[own], together.x[joint])
         assert torch.equal(alone.y[own], together.y[joint])
     assert alone.task == together.task
@@ -337,6 +336,7 @@ def test_settings_that_need_other_sites_are_refused(
         ("east", "age,ward,seen,pressure,sick\n", ["east.csv", "at least one row"]),
         ("east", "", ["east.csv"]),
         ("east", "age,ward,pressure,sick\n40,a,90,no\n", ["'east'", "'seen'"]),
+        ("east", "age,ward,seen,pressure,ill\n40,a,20240102,90,no\n", ["east.csv", "'sick'"]),
         ("east", "age,ward,seen,pressure,sick\nold,a,20240102,90,no\n", ["east.csv", "'old'"]),
         ("east", "age,ward,seen,pressure,sick\n40,a,2024-1-2,90,no\n", ["east.csv", "2024-1-2"]),
         ("east", "age,ward,seen,pressure,sick\n40,a,20240102,90,\n", ["east.csv", "line 2"]),
@@ -443,3 +443,40 @@ def test_a_scale_that_makes_inputs_infinite_is_refused(mixed: Path) -> None:
     config = DataConfig(name=str(mixed), schema=schema, apart=True, normalise="agreed")
     with pytest.raises(ValueError, match="'age'"):
         prepare_client(config, SEED, "north")
+
+
+@pytest.mark.parametrize("normalise", ["client", "agreed"])
+def test_values_of_test_rows_change_no_training_input(mixed: Path, normalise: str) -> None:
+    columns = []
+    for column in MIXED_SCHEMA["columns"]:
+        is_scaled = column["kind"] != "category"
+        columns.append({**column, "centre": 50, "scale": 9} if is_scaled else column)
+    schema = {**MIXED_SCHEMA, "columns": columns}
+    config = DataConfig(name=str(mixed), schema=schema, apart=True, normalise=normalise)
+    before = prepare_client(config, SEED, "south")
+    lines = MIXED["south"].splitlines()
+    for row in before.source[before.test[0]]:
+        cells = lines[1 + row].split(",")
+        cells[1] = str(1000 + row)  # the age
+        lines[1 + row] = ",".join(cells)
+    (mixed / "south.csv").write_text("\n".join(lines) + "\n")
+    after = prepare_client(config, SEED, "south")
+    assert torch.equal(before.x[before.train[0]], after.x[after.train[0]])
+    assert not torch.equal(before.x[before.test[0]], after.x[after.test[0]])
+
+
+@pytest.mark.parametrize(
+    "x",
+    [np.arange(12 * 36, dtype=np.uint8).reshape(12, 6, 6), np.eye(12, 8).reshape(12, 4, 2)],
+    ids=["images", "sequences"],
+)
+def test_the_saved_schema_of_arrays_is_enough_to_prepare_them_alone(
+    tmp_path: Path, x: np.ndarray
+) -> None:
+    np.savez(tmp_path / "a.npz", x=x + np.zeros((12, 1, 1), x.dtype), y=np.arange(12) % 3)
+    config = DataConfig(name=str(tmp_path), duplicates="separate")
+    schema = check_data(config).schema
+    config = DataConfig(name=str(tmp_path), schema=schema, apart=True, duplicates="separate")
+    client = prepare_client(config, SEED, "a")
+    assert client.task == task_of(schema)
+    assert client.task.class_names == ("0", "1", "2")

@@ -221,7 +221,7 @@ def test_classes_that_one_file_maps_are_joined_under_their_new_names() -> None:
 def test_names_that_differ_in_case_are_one_column() -> None:
     second = Schema(**{**BASE, "columns": [column(name="AGE", gaps=True)]})
     joined = join_schemas({"a.yaml": Schema(**BASE), "b.yaml": second}).schema
-    assert [(one.name, one.gaps) for one in joined.columns] == [("age", True)]
+    assert [(entry.name, entry.gaps) for entry in joined.columns] == [("age", True)]
 
 
 def test_categories_without_any_in_common_are_reported() -> None:

@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 import equipoise as eq
+from equipoise.cli import app
 from equipoise.data import partitions, sets
 from equipoise.methods.scaffold import Scaffold
+from equipoise.storage.store import RunError
 from equipoise.testing import check_method
 from tests.helpers.packages import installed
 from tests.helpers.runs import played, same_run, settings
@@ -110,8 +113,8 @@ def test_a_metric(addons: Path, tmp_path: Path) -> None:
 
 
 def test_a_partition(addons: Path, tmp_path: Path) -> None:
-    dealt = partitions.deal("alternate:2", partitions.Pool(np.zeros(10), 1), 3, 0)
-    assert [part.tolist() for part in dealt.parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5]]
+    parts = partitions.partition_pool("alternate:2", partitions.Pool(np.zeros(10), 1), 3, 0)
+    assert [part.tolist() for part in parts.parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5]]
     short = run_file(tmp_path, data={**DATA, "partition": "alternate:block=5"})
     long = run_file(
         tmp_path, "long", data={**DATA, "partition": "my_addons.partitions:alternate:5"}
@@ -184,6 +187,28 @@ def test_worker_processes_find_all_of_it_and_compute_the_same(addons: Path, tmp_
     there = run_file(tmp_path, "there", workers=2, **config)
     for metric in ("within", "top_two", "loss"):
         assert here.final(metric) == there.final(metric)
+
+
+def test_a_callback_logs_and_stops_and_the_run_says_so(addons: Path, tmp_path: Path) -> None:
+    log = tmp_path / "rounds.txt"
+    stop = module("callbacks").StopAt(0.0, log)
+    run = eq.run({"data": DATA, "rounds": 3, "workers": 0}, tmp_path / "run", callbacks=stop)
+    assert run.stopped_early and run.last_round == 1
+    assert [line.split()[:2] for line in log.read_text().splitlines()] == [["1", "3"]]
+    with pytest.raises(RunError, match="a callback stopped it after round 1 of 3"):
+        eq.resume(tmp_path / "run")
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "run")]).output
+    assert "stopped early, round 1 of 3" in " ".join(shown.split())
+
+
+def test_the_pool_of_a_partition_has_what_the_page_says(addons: Path) -> None:
+    pool = partitions.Pool(
+        y=np.array([0, 1]), classes=2, site=np.array([0, 1]), site_names=("a", "b"),
+        features=lambda: np.zeros((2, 5)),
+    )  # fmt: skip
+    section = PAGE.partition("| `pool` has |")[2].partition("\n\n")[0]
+    for expression in re.findall(r"`(pool\.\w+)", section):
+        assert hasattr(pool, expression.removeprefix("pool."))
 
 
 def test_the_command_line_lists_all_of_it_and_runs_the_command(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import simulate
-from equipoise.experiment import Experiment, experiment
+from equipoise.experiment import experiment
 from equipoise.runs import Run
 from equipoise.server import ServerData
 from equipoise.session import Session, resume_session
@@ -95,8 +95,7 @@ def run_joined(config: Mapping[str, Any], out: Path) -> Run:
 
 def validation_of(config: Mapping[str, Any]) -> ServerData:
     """Return the validation data that a simulated server of the same experiment has."""
-    wanted: Experiment = experiment(config)
-    with simulate.Simulation(wanted) as simulation:
+    with simulate.Simulation(experiment(config)) as simulation:
         federation = simulation.federation
         samples = simulate.Samples.of(federation, federation.server_validation)
     return ServerData(samples)

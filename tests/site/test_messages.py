@@ -20,7 +20,7 @@ from equipoise.runtime.messages import Job, Request, state_name
 from equipoise.session import job_of
 from equipoise.site import Site, SiteSettings
 from equipoise.site.checks import is_step
-from equipoise.site.messages import WORDS, message, packed, perform_message, unpacked
+from equipoise.site.messages import CODES, message, packed, perform_message, unpacked
 from equipoise.site.runtime import SiteRuntime
 from equipoise.tree import Tree
 from equipoise.version import __version__
@@ -29,14 +29,13 @@ from tests.helpers.apart_sites import apart_config
 SECRET = "patient4711secret"
 RUN = "0123456789abcdef" * 2
 OTHER_RUN = "f" * 32
-CODES = {"", "raised", "late", "no-state", "disk-full", *(f"refused:{word}" for word in WORDS)}
 
 
 class Stranger:
     """A server that sends what a test says to one site, whose files have a secret name."""
 
     def __init__(self, tmp: Path, method: Any = "scaffold", **changes: Any) -> None:
-        config = apart_config(tmp, method)
+        config = apart_config(tmp, method, evaluation={"curves": False})
         own = tmp / SECRET / f"{SECRET}.npz"
         own.parent.mkdir()
         (tmp / "data" / "bo.npz").rename(own)
@@ -82,10 +81,10 @@ def stranger(tmp_path: Path) -> Stranger:
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
     """A site whose run is open, for messages that change nothing."""
-    found = Stranger(tmp_path_factory.mktemp("opened"))
-    found.open()
-    yield found
-    found.site.close()
+    stranger = Stranger(tmp_path_factory.mktemp("opened"))
+    stranger.open()
+    yield stranger
+    stranger.site.close()
 
 
 def test_a_description_has_sizes_and_no_name_of_a_file(stranger: Stranger) -> None:
@@ -131,9 +130,13 @@ BROKEN: dict[str, tuple[str, Callable[[Stranger], bytes]]] = {
     ),
     "metric": ("metrics", lambda s: evaluation(s, metrics=["os:system"])),
     "metrics of another form": ("metrics", lambda s: evaluation(s, metrics=[1])),
+    "metric that is not measured": ("metrics", lambda s: evaluation(s, metrics=["auroc"])),
+    "counts of scores": ("metrics", lambda s: evaluation(s, curves=True)),
+    "distances": ("metrics", lambda s: s.perform(step="@distance", down=Record(), exchange=0)),
     "split": ("splits", lambda s: evaluation(s, splits=["everything"])),
+    "split that is not evaluated": ("splits", lambda s: evaluation(s, splits=["train"])),
     "splits of another form": ("splits", lambda s: evaluation(s, splits=[["test"]])),
-    "after local": ("splits", lambda s: s.perform(after={"splits": ["all"], "metrics": []})),
+    "after local": ("metrics", lambda s: s.perform(after={"splits": ["test"], "metrics": []})),
     "after local form": ("message", lambda s: s.perform(after={"file": "x"})),
     "state of another": ("name", lambda s: s.perform(state=(state_name("ada", 1, 0, 1), "0" * 64))),
     "state is a path": ("message", lambda s: s.perform(state=("../../secret", "0" * 64))),
@@ -187,6 +190,25 @@ def test_rounds_and_attempts_do_not_go_back_until_the_run_is_opened_again(
     assert checked(round=2, attempt=1) == checked(round=3, attempt=0) == ""
     stranger.open()
     assert checked(round=1, attempt=0) == ""
+
+
+def test_an_earlier_exchange_of_a_round_that_arrives_again_is_refused(stranger: Stranger) -> None:
+    stranger.open()
+    assert stranger.code(stranger.perform(exchange=2, state=STATE)) == "no-state"
+    assert stranger.code(stranger.perform(exchange=1)) == "refused:round"
+    assert stranger.code(stranger.perform(exchange=2, state=STATE)) == "no-state"
+    present = stranger.perform(step="@present", down=Record(), exchange=0)
+    assert stranger.code(present) == "", "an evaluation follows the exchanges of its round"
+    assert stranger.code(stranger.perform(exchange=1)) == "refused:round"
+
+
+def test_an_experiment_with_another_schema_than_the_agreed_one_is_refused(tmp_path: Path) -> None:
+    agreed = tmp_path / "agreed.yaml"
+    agreed.write_text("classes: ['0', '1', '2']\nshape: [1, 8, 8]\n")
+    stranger = Stranger(tmp_path, schema=agreed)
+    assert stranger.code(message("describe", "bo", stranger.job)) == ""
+    agreed.write_text("classes: ['0', '1', '3']\nshape: [1, 8, 8]\n")
+    assert stranger.code(message("open", "bo", stranger.job)) == "refused:schema"
 
 
 def test_a_run_is_not_opened_with_another_experiment(stranger: Stranger) -> None:
@@ -282,10 +304,9 @@ def test_a_state_that_is_not_there_has_a_code(opened: Stranger) -> None:
 def test_a_personal_model_does_not_leave(order: Any, tmp_path: Path) -> None:
     stranger = Stranger(tmp_path, "standalone")
     stranger.open()
-    asked = order(Down(), "local")
     for name in ("personal", "local", "global"):
-        asked = order(Down(), name)
-        data = stranger.perform(step=asked.step, down=asked.record(), exchange=0)
+        request = order(Down(), name)
+        data = stranger.perform(step=request.step, down=request.record(), exchange=0)
         assert stranger.code(data) in ("refused:model", "raised")
 
 

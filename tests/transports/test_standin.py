@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise import simulate
+from equipoise import session, simulate
 from equipoise.callbacks import ClientProgress
 from equipoise.data import federate
 from equipoise.data.roster import roster_of
@@ -150,7 +150,7 @@ def test_a_run_that_is_interrupted_can_be_resumed_elsewhere(
     ray: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(simulate, "interruptible", lambda: nullcontext(lambda: bool(asked)))
+    monkeypatch.setattr(session, "interruptible", lambda: nullcontext(lambda: bool(asked)))
     with pytest.raises(
         KeyboardInterrupt, match="stopped after round 1; continue with `equipoise resume"
     ):

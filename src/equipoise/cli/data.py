@@ -129,7 +129,7 @@ def check(
 ) -> None:
     """Show how data are read: sites, classes, columns and files, with warnings before training.
 
-    A schema that is saved holds no row. It does hold names of columns, classes and categories.
+    The saved schema of one site holds no row of it, but names of columns, classes and categories.
 
     Examples:
       equipoise data check hospitals --label disease --save schema.yaml

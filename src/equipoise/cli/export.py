@@ -34,8 +34,8 @@ def export(
     """Save a trained model as safetensors, with a card that describes it."""
     from equipoise.runs import Run
     from equipoise.runs.export import export as save
-    from equipoise.site.kept import KeptRun
+    from equipoise.site.served_models import SiteModels
 
-    source = Run(run) if site is None else KeptRun(site, str(run))
+    source = Run(run) if site is None else SiteModels(site, str(run))
     path, card = save(source, model, client, out, allow_imports=import_options.packages)
     print(f"model: {path}\ncard:  {card}")

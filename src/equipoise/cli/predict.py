@@ -50,11 +50,11 @@ def predict(
 
     from equipoise.runs import Run
     from equipoise.runs.export import predictions
-    from equipoise.site.kept import KeptRun
+    from equipoise.site.served_models import SiteModels
     from equipoise.validation.regular_files import check_regular
     from equipoise.validation.text import shown
 
-    source = Run(run) if site is None else KeptRun(site, str(run))
+    source = Run(run) if site is None else SiteModels(site, str(run))
     header, rows = predictions(source, data, model, client, import_options.packages, threshold)
     if out is not None:
         check_regular(out)

@@ -78,10 +78,13 @@ def _show_head(result: RunResult) -> None:
     parameters = ", ".join(f"{key}={value}" for key, value in method.items() if key != "name")
     details = f" ({parameters})" if parameters else ""
     partition, seed = result.condition
+    status = result.status
+    if status == "finished" and result.last_round < result.config["rounds"]:
+        status = "stopped early"
     say(
         styled(methods.shown(method["name"]), "bold"),
         f"{details} on {result.data}, partition {partition}, {len(result.clients)} clients, "
-        f"seed {seed}: {result.status}, round {result.last_round} of {result.config['rounds']}",
+        f"seed {seed}: {status}, round {result.last_round} of {result.config['rounds']}",
     )
     if result.outdated:
         say(f"outdated: {result.outdated}; run it anew for numbers of this version", wrap=False)

@@ -22,9 +22,15 @@ from equipoise.data.patients import codes, histories
 from equipoise.data.patients.records import is_patients, read_patients, record_folders
 from equipoise.data.schema import Schema
 from equipoise.data.tables.schema_inference import with_schema
-from equipoise.data.tables.sites import ENDINGS, read_own_table, site_files
-from equipoise.data.tables.table_dataset import dataset_from_sites
-from equipoise.validation.names import checked_name, nearest, quoted
+from equipoise.data.tables.sites import (
+    ENDINGS,
+    MOST_COLUMNS,
+    Sites,
+    read_own_table,
+    site_files,
+)
+from equipoise.data.tables.table_dataset import chosen_label, dataset_from_sites
+from equipoise.validation.names import checked_name, did_you_mean, nearest, quoted
 from equipoise.validation.regular_files import check_regular
 
 
@@ -169,19 +175,32 @@ def _own_table(config: DataConfig, schema: Schema, site: str, path: Path) -> Dat
             f"{path} is a table, but the schema has no columns; write one with "
             "`equipoise data check --save`"
         )
-    if not sites.arrays and schema.label is None:
-        raise ValueError(
-            f"{path} is a table, but the schema does not name its `label`, the column to predict; "
-            "add it"
-        )
+    if not sites.arrays:
+        _check_label(sites, schema, site)
     return dataset_from_sites(sites, schema=schema, agreed=True)
 
 
-def _own_images(config: DataConfig, schema: Schema, site: str, path: Path) -> Dataset:
-    if schema.shape is None or len(schema.shape) != 3:
+def _check_label(sites: Sites, schema: Schema, site: str) -> None:
+    """Refuse a table without the label column of the schema."""
+    label = chosen_label(sites, None, schema)
+    table = sites.tables[site]
+    if label is None:
         raise ValueError(
-            f"{path} is a folder of images, but the schema has no shape of images; write one with "
-            "`equipoise data check --save`"
+            f"site {quoted(site)} ({sites.files[site]}) is a table, but the schema does not name "
+            "its `label`, the column to predict; add it"
+        )
+    if label not in table:
+        raise ValueError(
+            f"site {quoted(site)} ({sites.files[site]}) lacks the label column {quoted(label)} of "
+            f"the schema; it has {some(table, MOST_COLUMNS)}{did_you_mean(label, table)}"
+        )
+
+
+def _own_images(config: DataConfig, schema: Schema, site: str, path: Path) -> Dataset:
+    if schema.shape is None or len(schema.shape) != 3 or schema.shape[0] not in (1, 3):
+        raise ValueError(
+            f"{path} is a folder of images, but the schema has no shape of images (1 or 3 "
+            "channels, height, width); write one with `equipoise data check --save`"
         )
     dataset = from_image_folder(path, window=config.window, shape=schema.shape)
     return with_one_site(dataset, site)

@@ -20,6 +20,7 @@ from equipoise.validation.names import checked_name
 
 PARTS = ("train", "validation", "test")
 SHARED = "all"  # the name under which results on a shared test set are recorded
+LONGEST_DIGEST = 64  # characters of a fingerprint, which may come from a stranger
 AT_ONCE = 1 << 15  # samples that are gathered for digests at a time
 
 
@@ -139,7 +140,7 @@ class Roster:
                 "every client needs an id of its own"
             )
         for client in self.ids:
-            if not self._has_sizes(client) or not isinstance(self.fingerprints.get(client), str):
+            if not self._has_sizes(client) or not self._has_fingerprint(client):
                 raise ValueError(
                     f"client {client!r} sent no sizes or no fingerprint of its data; "
                     "install the same version on both sides"
@@ -159,6 +160,10 @@ class Roster:
     def _has_sizes(self, client: str) -> bool:
         counts = [self.sizes[part].get(client) for part in PARTS]
         return all(type(count) is int and count >= 0 for count in counts)
+
+    def _has_fingerprint(self, client: str) -> bool:
+        digest = self.fingerprints.get(client)
+        return isinstance(digest, str) and len(digest) <= LONGEST_DIGEST
 
     def _has_classes(self, client: str) -> bool:
         for part, counts in self.classes.items():

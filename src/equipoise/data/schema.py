@@ -234,6 +234,8 @@ class Schema(Repairs):
                 f"expected the label to be no input, got {quoted(self.label)} among the columns; "
                 "remove it there"
             )
+        if any(size < 1 for size in self.shape or ()):
+            raise ValueError(f"expected a shape of positive numbers, got {list(self.shape or ())}")
         _check_scaling("the label", self.centre, self.scale)
         if self.classes and (self.task == "regression" or self.scale is not None):
             raise ValueError(

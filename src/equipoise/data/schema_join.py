@@ -18,6 +18,7 @@ from equipoise.data.schema import (
     Schema,
     Statistics,
 )
+from equipoise.data.schema_statistics import rounded
 from equipoise.data.tables.cell_numbers import is_number
 from equipoise.data.tables.label_findings import split_classes
 from equipoise.data.tables.repairs import name_key
@@ -261,33 +262,35 @@ def _mixed_dates(name: str, of_files: Mapping[str, ColumnSchema]) -> list[str]:
 
 
 def _scaling(
-    entries: Mapping[str, Any], entry: str, problems: list[str]
-) -> dict[str, float | None]:
+    entries: Mapping[str, ColumnSchema | CodeSchema | Schema], name: str, problems: list[str]
+) -> dict[str, Any]:
     """Return centre and scale on which sites agreed, or those of all their numbers.
 
     Args:
         entries: The column, code or schema of each file.
-        entry: Its name, for messages.
+        name: Its name, for messages.
         problems: A list that receives what differs.
     """
     agreed = {
-        file: (one.centre, one.scale) for file, one in entries.items() if one.scale is not None
+        file: (entry.centre, entry.scale)
+        for file, entry in entries.items()
+        if entry.scale is not None
     }
     if len(set(agreed.values())) > 1:
         (first, scaling), *_ = agreed.items()
         other = next(file for file, value in agreed.items() if value != scaling)
         problems.append(
-            f"{entry}: expected one centre and scale, got {scaling[0]} and {scaling[1]} in "
+            f"{name}: expected one centre and scale, got {scaling[0]} and {scaling[1]} in "
             f"{first}, {agreed[other][0]} and {agreed[other][1]} in {other}; write the same in both"
         )
     if agreed:
         centre, scale = next(iter(agreed.values()))
         return {"centre": centre, "scale": scale}
-    statistics = [one.statistics for one in entries.values() if one.statistics is not None]
+    statistics = [entry.statistics for entry in entries.values() if entry.statistics is not None]
     if not statistics:
         return {"centre": None, "scale": None}
     mean, deviation = mean_and_deviation(statistics)
-    return {"centre": mean, "scale": deviation or 1.0}
+    return {"centre": rounded(mean), "scale": rounded(deviation) or 1.0}
 
 
 def mean_and_deviation(statistics: Sequence[Statistics]) -> tuple[float, float]:

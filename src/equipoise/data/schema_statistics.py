@@ -14,7 +14,7 @@ from equipoise.data.dataset import Dataset
 from equipoise.data.schema import SCALED, CodeSchema, ColumnSchema, Schema, Statistics
 
 FEWEST = 5  # numbers of a site of which a mean is written; of fewer it would give them away
-_DIGITS = 8  # of means and variances in a file
+_DIGITS = 8  # of numbers in a file
 _Entry = TypeVar("_Entry", ColumnSchema, CodeSchema, Schema)
 
 
@@ -65,10 +65,15 @@ def _with(entry: _Entry, numbers: np.ndarray) -> _Entry:
     if len(present) < FEWEST:
         return entry
     statistics = Statistics(
-        count=len(present), mean=_rounded(present.mean()), variance=_rounded(present.var())
+        count=len(present), mean=rounded(present.mean()), variance=rounded(present.var())
     )
     return entry.model_copy(update={"statistics": statistics})
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """Return a number with as many digits as a schema file has.
+
+    >>> rounded(2 / 3)
+    0.66666667
+    """
     return float(f"{value:.{_DIGITS}g}")

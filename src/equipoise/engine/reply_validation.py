@@ -88,7 +88,7 @@ def validate_envelope(request: Request, reply: Reply) -> str | None:
         return f"the reply to {request.client!r} came from {reply.client!r}"
     return (
         _problem_of_numbers(reply)
-        or _problem_of_measurements(reply)
+        or _problem_of_measurements(request, reply)
         or _problem_of_state(request, reply)
     )
 
@@ -107,11 +107,16 @@ def _problem_of_numbers(reply: Reply) -> str | None:
     return None
 
 
-def _problem_of_measurements(reply: Reply) -> str | None:
+def _problem_of_measurements(request: Request, reply: Reply) -> str | None:
+    """Return what is wrong with values; those of evaluations are compared with their request."""
+    after = request.after or {"splits": (), "metrics": ()}
     for row in reply.measured:
         for name, kind in _ROW_TYPES.items():
             if not isinstance(row.get(name), kind):
                 return "its measurements are not rows of model, split, metric and value"
+        is_requested = row["split"] in after["splits"] and row["metric"] in after["metrics"]
+        if request.exchange and not is_requested:
+            return "its measurements were not requested"
     return None
 
 

@@ -94,7 +94,7 @@ def describe(name: str) -> dict[str, Any]:
 
 @cache
 def _validated(name: str) -> Callable[..., Network]:
-    """Return a built-in model that checks its options; it takes longer than a small model."""
+    """Return a built-in model that checks its options; pydantic takes long to make it."""
     return validate_call(ARCHITECTURES[name])
 
 

@@ -22,7 +22,7 @@ from equipoise.experiment import Experiment
 from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
 from equipoise.runs.run import Run
-from equipoise.site.kept import KeptRun
+from equipoise.site.served_models import SiteModels
 from equipoise.storage.files import save_output
 from equipoise.storage.store import RunError
 from equipoise.task import Task
@@ -33,7 +33,7 @@ MOST_CLIENTS = 50  # whose values a card lists
 
 @renamed_argument("given", "experiment")
 def export(
-    run: Run | KeptRun,
+    run: Run | SiteModels,
     model: str | None = None,
     client: str | None = None,
     out: Path | None = None,
@@ -77,7 +77,7 @@ def export(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_output(path, save(tensors, metadata=metadata))
-        text = run.card(name, net) if isinstance(run, KeptRun) else _card(run, name, client, net)
+        text = run.card(name, net) if isinstance(run, SiteModels) else _card(run, name, client, net)
         save_output(card, text)
     except OSError as error:
         raise RunError(
@@ -156,7 +156,7 @@ def _mixture_lines(run: Run, client: str | None, net: torch.nn.Module) -> list[s
 
 
 def predictions(
-    run: Run | KeptRun,
+    run: Run | SiteModels,
     data: Path,
     model: str | None = None,
     client: str | None = None,
@@ -189,7 +189,7 @@ def predictions(
     if threshold is not None:
         _check_threshold(run, threshold)
     recipe = run.recipe
-    if isinstance(run, KeptRun):
+    if isinstance(run, SiteModels):
         run.check_client(client)
         client = run.client
     elif data.is_dir() and recipe["kind"] == "table":
@@ -251,7 +251,7 @@ def _predicted(
     return ["prediction", *(f"p({name})" for name in classes)], rows
 
 
-def _check_threshold(run: Run | KeptRun, threshold: float) -> None:
+def _check_threshold(run: Run | SiteModels, threshold: float) -> None:
     """Refuse a threshold that is no probability, or for a task without two classes."""
     if not run.task.classifies or run.task.outputs != 2:
         kind = f"{run.task.outputs} classes" if run.task.classifies else "a number"

@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from equipoise.composition import SLOTS, guest_named, parts
+from equipoise.data.agreement import task_of
+from equipoise.data.schema import schema_from
 from equipoise.experiment import Experiment
 from equipoise.experiment import experiment as experiment_from
 from equipoise.method import Method
@@ -15,14 +17,13 @@ from equipoise.methods import REGISTRY
 from equipoise.metrics import registry
 from equipoise.records import Record
 from equipoise.runtime import client_evaluation, wire
-from equipoise.runtime.evaluation_messages import EvaluateModels
+from equipoise.runtime.evaluation_messages import EvaluateModels, FeatureDistance
 from equipoise.runtime.messages import PROTOCOL, Job, Request, owner, round_of
 from equipoise.site.messages import experiment_digest
 from equipoise.site.settings import AUDIT, SiteSettings
 from equipoise.validation.imports import Imports
 from equipoise.version import __version__
 
-SPLITS = ("train", "validation", "test", "shared")
 # Entries of the server's `data` section that follow from the agreement between sites. Names of
 # files and sets are those of the site.
 AGREED = (
@@ -102,31 +103,43 @@ def read_job(message: Record) -> Job:
     return job
 
 
-def own_experiment(job: Job, settings: SiteSettings) -> Experiment:
+def own_experiment(job: Job, name: str, settings: SiteSettings) -> Experiment:
     """Return the experiment as this site executes it.
 
     Names of data, devices, memory, imports, workers and simulated faults are the site's.
 
     Args:
         job: The message of the server.
+        name: The name of the site.
         settings: The settings of the site.
 
     Raises:
-        Refused: If the method is not allowed, or the experiment is not valid here.
+        Refused: If the method or the schema is not allowed, or the experiment is not valid here.
     """
     spec = dict(job.experiment)
-    names = _method_names(spec.get("method"))
-    for name in names:
-        if not _is_allowed(name, settings.methods):
-            raise Refused("method", name)
+    for method in _method_names(spec.get("method")):
+        if not _is_allowed(method, settings.methods):
+            raise Refused("method", method)
     imports = Imports(frozenset(settings.imports), frozenset({AUDIT}))
     try:
-        return experiment_from(_own_spec(spec, settings), imports)
+        experiment = experiment_from(_own_spec(spec, name, settings), imports)
     except Exception as error:
         raise Refused("experiment", str(error)) from None
+    _check_schema(experiment, settings)
+    return experiment
 
 
-def _own_spec(spec: Mapping[str, Any], settings: SiteSettings) -> dict[str, Any]:
+def _check_schema(experiment: Experiment, settings: SiteSettings) -> None:
+    """Refuse a schema other than the agreed one, which decides what is predicted from what."""
+    if settings.schema is None:
+        return
+    agreed = schema_from(settings.schema)
+    offered = experiment.data.schema
+    if agreed is None or offered is None or agreed.plain() != offered.plain():
+        raise Refused("schema", f"it is not the one of {settings.schema}")
+
+
+def _own_spec(spec: Mapping[str, Any], name: str, settings: SiteSettings) -> dict[str, Any]:
     data = spec["data"]
     if not isinstance(data["schema"], Mapping):
         raise ValueError("expected the schema itself, not the name of a file")
@@ -137,7 +150,10 @@ def _own_spec(spec: Mapping[str, Any], settings: SiteSettings) -> dict[str, Any]
     own = {key: value for key, value in spec.items() if key not in ("faults", "memory", "dataset")}
     own |= {"data": own_data, "device": settings.device, "workers": 0}
     own["participation"] = {}  # the cohort is the server's affair
-    own["evaluation"] = {**spec["evaluation"], "no_curves": []}
+    evaluation = dict(spec["evaluation"])
+    # Other clients are not known here.
+    evaluation["no_curves"] = [client for client in evaluation["no_curves"] if client == name]
+    own["evaluation"] = evaluation
     return own
 
 
@@ -222,31 +238,40 @@ def check_request(request: Request, name: str, experiment: Experiment) -> None:
     if request.after is not None:
         if request.after.keys() != {"splits", "metrics"}:
             raise Refused("message", "after: expected splits and metrics")
+        if not experiment.evaluation.after_local:
+            raise Refused("metrics", "the experiment does not evaluate after local training")
         _check_names(request.after, experiment)
 
 
 def _check_evaluation(request: Request, experiment: Experiment) -> None:
+    """Refuse an evaluation that the experiment does not have."""
+    settings = experiment.evaluation
     if request.exchange:
         raise Refused("step", "an evaluation in an exchange of a round")
-    if request.step == EvaluateModels.step and not isinstance(request.down.get("down"), Record):
+    if request.step == FeatureDistance.step and not settings.distances:
+        raise Refused("metrics", "the experiment does not measure distances")
+    if request.step != EvaluateModels.step:
+        return
+    if not isinstance(request.down.get("down"), Record):
         raise Refused("message", "an evaluation without what was delivered")
-    if request.step == EvaluateModels.step:
-        _check_names(request.down, experiment)
+    _check_names(request.down, experiment)
+    sends_curves = settings.curves and request.client not in settings.no_curves
+    if request.down.get("curves") and not sends_curves:
+        raise Refused("metrics", "the experiment has no counts of scores of this client")
 
 
 def _check_names(values: Mapping[str, Any], experiment: Experiment) -> None:
-    """Refuse unknown metrics and parts of the data."""
+    """Refuse metrics and parts of the data that the experiment does not have."""
+    settings = experiment.evaluation
     splits = values.get("splits")
-    if not isinstance(splits, list) or not all(split in SPLITS for split in splits):
+    known_splits = ("shared", *settings.splits)
+    if not isinstance(splits, list) or not all(split in known_splits for split in splits):
         raise Refused("splits", f"{splits!r:.80}")
     metrics = values.get("metrics")
-    if not isinstance(metrics, list) or not all(isinstance(metric, str) for metric in metrics):
+    task = task_of(experiment.data.schema)
+    known_metrics = registry.measured(task, settings.metrics, settings.main)
+    if not isinstance(metrics, list) or not all(metric in known_metrics for metric in metrics):
         raise Refused("metrics", f"{metrics!r:.80}")
-    settings = experiment.evaluation
-    known = {registry.name_of(entry) for entry in (*settings.metrics, settings.main) if entry}
-    for metric in metrics:
-        if metric not in registry.REGISTRY.built_in and metric not in known:
-            raise Refused("metrics", metric[:80])
 
 
 def is_step(method: Method, step: str) -> bool:

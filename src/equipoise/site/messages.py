@@ -34,14 +34,16 @@ WORDS = {
     "closed": "no run is open there; open it first",
     "experiment": "its experiment differs from the one that the run began with, or is not valid "
     "at this site; the log of the site says more",
-    "round": "its round or attempt precedes one that the site has seen",
+    "schema": "its schema is not the one on which the site agreed; give both the same file",
+    "round": "its round or attempt precedes one that the site has seen, or its exchange does",
     "method": "the site does not allow the method; ask it to add the method to its settings",
     "step": "the method has no such step",
-    "metrics": "it names metrics that the site does not know",
-    "splits": "it names parts of the data that there are not",
+    "metrics": "it names metrics that the experiment does not have",
+    "splits": "it names parts of the data that the experiment does not have",
     "model": "it asks for a model that is not the same for all clients; those stay at the site",
     "data": "the site cannot prepare its data for this experiment; the log of the site says why",
 }
+CODES = frozenset(["", RAISED, LATE, NO_STATE, DISK_FULL, *(f"{REFUSED}{word}" for word in WORDS)])
 # Settings of an experiment that hold at the server only.
 _OF_SERVER = ("workers", "device", "memory", "keep", "budget", "faults")
 
@@ -52,11 +54,11 @@ def experiment_digest(experiment: Mapping[str, Any]) -> str:
     Args:
         experiment: The experiment as plain data.
     """
-    asked = {key: value for key, value in experiment.items() if key not in _OF_SERVER}
-    data = asked.get("data")
+    content = {key: value for key, value in experiment.items() if key not in _OF_SERVER}
+    data = content.get("data")
     if isinstance(data, Mapping):
-        asked["data"] = {key: value for key, value in data.items() if key != "name"}
-    text = json.dumps(asked, sort_keys=True)
+        content["data"] = {key: value for key, value in data.items() if key != "name"}
+    text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -103,8 +105,8 @@ def perform_message(site: str, job: Job, request: Request, deadline: float | Non
 
 
 def packed(entries: Mapping[str, Any]) -> bytes:
-    """Return entries as the bytes of a record."""
-    return b"".join(pack(Record(entries)))
+    """Return entries, which are plain already, as the bytes of a record."""
+    return b"".join(pack(Record._trusted(dict(entries))))
 
 
 def unpacked(data: bytes) -> Record:
@@ -118,8 +120,7 @@ def unpacked(data: bytes) -> Record:
 
 
 def explained(code: str) -> str:
-    """Return a code with its meaning, for messages at the server."""
-    if code.startswith(REFUSED):
-        meaning = WORDS.get(code.removeprefix(REFUSED))
-        return code if meaning is None else f"{code}: {meaning}"
-    return code
+    """Return a code, one of `CODES`, with its meaning, for messages at the server."""
+    if not code.startswith(REFUSED):
+        return code
+    return f"{code}: {WORDS[code.removeprefix(REFUSED)]}"

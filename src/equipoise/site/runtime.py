@@ -20,7 +20,6 @@ from equipoise.runtime.isolation import Late
 from equipoise.runtime.messages import Job, Reply, Request
 from equipoise.runtime.states import CarriedStates, FileStates, StateMissing
 from equipoise.site.checks import Refused, own_experiment
-from equipoise.site.kept import keep
 from equipoise.site.messages import (
     DISK_FULL,
     LATE,
@@ -29,6 +28,7 @@ from equipoise.site.messages import (
     REFUSED,
     experiment_digest,
 )
+from equipoise.site.served_models import save_models
 from equipoise.site.settings import SiteSettings
 from equipoise.training.workbench import one_thread
 
@@ -71,7 +71,7 @@ class Runtime(Protocol):
         ...
 
     def open(self, job: Job, folder: Path) -> Result:
-        """Begin or continue a run whose files are in a folder."""
+        """Begin or continue a run whose files are in a folder; return a digest of the data."""
         ...
 
     def perform(self, request: Request, deadline: float) -> Result:
@@ -127,7 +127,8 @@ class SiteRuntime:
         self._executor.states = FileStates(folder / STATES)
         self._job = job
         self._folder = folder
-        return Result()
+        digest = self._executor.roster().fingerprints[self.name]
+        return Result(entries=Record(fingerprint=digest))
 
     def _performed(self, request: Request, deadline: float) -> Result:
         if self._executor is None or self._job is None:
@@ -137,7 +138,7 @@ class SiteRuntime:
         if reply.failure is not None:
             return Result(RAISED, text=reply.failure)
         if request.step == EvaluateModels.step and request.down.get("ending"):
-            keep(self._folder, self._job, self._executor, request, reply)
+            save_models(self._folder, self._job, self._executor, request, reply)
         entries = Record._trusted({"reply": wire.to_wire(reply), "up": reply.up})
         return Result(entries=entries)
 
@@ -149,7 +150,7 @@ class SiteRuntime:
         """
         digest = experiment_digest(job.experiment)
         if self._prepared is None or self._prepared.digest != digest:
-            experiment = own_experiment(job, self.settings)
+            experiment = own_experiment(job, self.name, self.settings)
             federation = self._federation(experiment)
             self._prepared = _Prepared(digest, _executor(job, federation, experiment))
         return self._prepared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from equipoise.experiment import Experiment
 from equipoise.records import Record
-from equipoise.runtime.messages import Job
+from equipoise.runtime.messages import Job, Request
 from equipoise.site.checks import (
     Refused,
     check_envelope,
@@ -28,6 +29,7 @@ from equipoise.site.settings import SiteSettings
 from equipoise.validation.names import checked_name
 
 LOG = "site.log"
+LOG_SIZE = 2**24  # bytes after which a new log begins; one old log is kept
 RUN = "run.json"  # identifier of the run and digest of its experiment, in the run's folder
 
 
@@ -39,13 +41,27 @@ class _OpenRun:
         job: The message that opened it.
         digest: The digest of its experiment.
         experiment: The experiment as the site executes it.
-        seen: The last round and attempt that were performed.
+        seen: The last round, attempt and exchange that were performed.
     """
 
     job: Job
     digest: str
     experiment: Experiment
-    seen: tuple[int, int] = (0, 0)
+    seen: tuple[int, int, int] = (0, 0, 0)
+
+    def take_note(self, request: Request) -> None:
+        """Refuse a request that precedes one that was performed.
+
+        A message that arrives twice must not replace a newer state by an older one. Evaluations,
+        whose exchange is 0, follow the exchanges of their round.
+        """
+        at = (request.round, request.attempt)
+        is_same_attempt = at == self.seen[:2]
+        is_earlier_exchange = is_same_attempt and 0 < request.exchange < self.seen[2]
+        if at < self.seen[:2] or is_earlier_exchange:
+            raise Refused("round", f"{(*at, request.exchange)} after {self.seen}")
+        exchange = max(request.exchange, self.seen[2]) if is_same_attempt else request.exchange
+        self.seen = (*at, exchange)
 
 
 class Site:
@@ -76,6 +92,7 @@ class Site:
         self.settings = settings
         self.runtime = runtime(name, settings)
         self._open: _OpenRun | None = None
+        self._lock = threading.Lock()  # a network may deliver several messages at once
         self._log = _Log(settings.folder / LOG)
 
     def answer(self, data: bytes) -> bytes:
@@ -88,16 +105,18 @@ class Site:
             The bytes of an answer: the result, or a code. No text of the site is in it.
         """
         try:
-            result = self._act(data)
+            with self._lock:
+                result = self._act(data)
+            if not result.code:
+                return packed({"code": "", **result.entries})
         except Refused as error:
             result = Result(f"{REFUSED}{error.word}", text=error.text)
         except OSError as error:
             result = Result(DISK_FULL, text=str(error))
         except Exception:
             result = Result(RAISED, text=traceback.format_exc())
-        if result.code:
-            self._log.write(result)
-        return packed({"code": result.code, **result.entries})
+        self._log.write(result)
+        return packed({"code": result.code})
 
     def close(self) -> None:
         """End the run and the child process."""
@@ -129,7 +148,7 @@ class Site:
     def _begin(self, message: Record) -> Result:
         job = read_job(message)
         digest = str(message["experiment"])
-        experiment = own_experiment(job, self.settings)
+        experiment = own_experiment(job, self.name, self.settings)
         folder = self.settings.folder / job.run
         _check_same_experiment(folder, digest)
         result = self.runtime.open(job, folder)
@@ -151,10 +170,7 @@ class Site:
     def _perform(self, message: Record, open_run: _OpenRun) -> Result:
         request = read_request(message)
         check_request(request, self.name, open_run.experiment)
-        at = (request.round, request.attempt)
-        if at < open_run.seen:
-            raise Refused("round", f"{at} after {open_run.seen}")
-        open_run.seen = at
+        open_run.take_note(request)
         deadline = message.get("deadline")
         seconds = self.settings.deadline
         if isinstance(deadline, (int, float)) and 0 < deadline < seconds:
@@ -193,5 +209,8 @@ class _Log:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            # A stranger must not fill the disk with messages that are refused.
+            if self.path.exists() and self.path.stat().st_size > LOG_SIZE:
+                self.path.replace(self.path.with_suffix(".log.old"))
             with self.path.open("a", encoding="utf-8", errors="replace") as log:
                 log.write(f"{now} {result.code} {result.text}".rstrip() + "\n")

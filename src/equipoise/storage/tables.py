@@ -52,7 +52,31 @@ BY_ROUND = ("rounds", "measurements", "curves", "weights", "seconds", "rejected"
 
 @dataclass
 class RoundRecord:
-    """All that one round adds to the store."""
+    """All that one round adds to the store.
+
+    Attributes:
+        round: The number of the round.
+        attempt: The number of attempts before this one, which were aborted.
+        cohort: The clients that were chosen.
+        joined: The clients whose replies counted.
+        bytes_down: Bytes to the clients.
+        bytes_up: Bytes to the server.
+        steps: Training steps of all clients.
+        skipped: Batches that were left out because they had one sample and the network cannot
+            train on one.
+        virtual_seconds: Simulated seconds of waiting, if delays are simulated.
+        measurements: Values as (client, model, phase, split, metric, value).
+        curves: Bins of histograms as (client, model, split, class, score, positives, negatives,
+            found, mistaken, bins).
+        weights: Aggregation weights by client.
+        seconds: Seconds by phase.
+        client_seconds: Seconds of work by client.
+        rejected: Replies that did not count as (attempt, exchange, client, reason).
+        files: Files at the server as (kind, key, name, digest).
+        elsewhere: States on the clients' disks as (client, name, bytes, digest).
+        finish: True for the exchanges and the evaluation after the last round.
+        main: The served model that the method is for.
+    """
 
     round: int
     attempt: int
@@ -63,22 +87,18 @@ class RoundRecord:
     steps: int = 0
     skipped: int = 0
     virtual_seconds: float | None = None
-    # client, model, phase, split, metric, value
     measurements: list[tuple[str, str, str, str, str, float]] = field(default_factory=list)
-    # client, model, split, class, score, positives, negatives, found, mistaken, bins
     curves: list[tuple[str, str, str, int, int, int, int, int, int, int]] = field(
         default_factory=list
     )
     weights: dict[str, float] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)  # by phase
+    seconds: dict[str, float] = field(default_factory=dict)
     client_seconds: dict[str, float] = field(default_factory=dict)
-    # attempt, exchange, client, reason
     rejected: list[tuple[int, int, str, str]] = field(default_factory=list)
-    files: list[tuple[str, str, str, str]] = field(default_factory=list)  # kind, key, name, digest
-    # client, name, bytes, digest of states on the clients' disks
+    files: list[tuple[str, str, str, str]] = field(default_factory=list)
     elsewhere: list[tuple[str, str, int, str]] = field(default_factory=list)
-    finish: bool = False  # the exchanges after the last round
-    main: str = ""  # the served model that the method is for, as the clients said
+    finish: bool = False
+    main: str = ""
 
 
 class Stored(NamedTuple):

@@ -12,6 +12,7 @@ from equipoise.experiment import ConfigurationError
 from equipoise.records import Up
 from equipoise.runtime.messages import Job, Reply, Request
 from equipoise.site.messages import (
+    CODES,
     REFUSED,
     Kind,
     explained,
@@ -20,10 +21,12 @@ from equipoise.site.messages import (
     unpacked,
 )
 from equipoise.site.runtime import reply_in, roster_in
+from equipoise.site.settings import LIMIT
 from equipoise.transports.base import Interrupted, Monitor, put_to_file
 
 AWAY = "away"  # the failure of a client whose site cannot be reached
-_CLOSED = f"{REFUSED}closed"
+# Codes of a site that was away when the run was opened or went back, or that began anew.
+_REOPENED = (f"{REFUSED}closed", f"{REFUSED}round")
 
 
 class Answering(Protocol):
@@ -55,6 +58,7 @@ class Apart:
         self.sites = dict(sites)
         self.away: set[str] = set()
         self._job: Job | None = None
+        self._roster: Roster | None = None
 
     def present(self) -> Sequence[str]:
         """Return the sites that can be reached."""
@@ -86,12 +90,30 @@ class Apart:
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
         self._job = job
+        self._roster = joined
         for name in self.present():
-            code = self._ask(name, "open")["code"]
-            if code:
-                raise _refusal(name, code)
+            self._open_now(name, must_answer=known is None)
         data = job.experiment.get("data", {})
         return replace(joined, name=str(data.get("name", "")))
+
+    def _open_now(self, name: str, must_answer: bool) -> None:
+        """Open the run at a site that described its data; one that left may be opened later."""
+        try:
+            reason = self._opened(name)
+        except ConnectionError:
+            reason = "it cannot be reached any more" if must_answer else None
+        if reason is not None:
+            raise ConfigurationError(f"site {name!r} refused the run: {reason}")
+
+    def _opened(self, name: str) -> str | None:
+        """Open the run at a site; return why it cannot be opened, or None."""
+        answer = self._ask(name, "open")
+        if answer["code"]:
+            return explained(answer["code"])
+        assert self._roster is not None
+        if answer.get("fingerprint") != self._roster.fingerprints[name]:
+            return "its data have changed since the run began; bring back the original data"
+        return None
 
     def _described(self, name: str, job: Job, known: Roster | None) -> Roster:
         """Return the roster of one site, which may come from a stranger."""
@@ -130,9 +152,11 @@ class Apart:
         data = perform_message(request.client, self._job, request, deadline)
         try:
             answer = self._sent(request.client, data)
-            if answer["code"] == _CLOSED:  # it was away when the run was opened, or began anew
-                opened = self._ask(request.client, "open")
-                answer = self._sent(request.client, data) if not opened["code"] else opened
+            if answer["code"] in _REOPENED:
+                reason = self._opened(request.client)
+                if reason is not None:
+                    return Reply(request.client, failure=reason)
+                answer = self._sent(request.client, data)
         except ConnectionError:
             return Reply(request.client, failure=AWAY)
         if answer["code"]:
@@ -159,12 +183,15 @@ class Apart:
         if name in self.away:
             raise ConnectionError(f"site {name!r} is away")
         try:
-            answer = unpacked(self.sites[name].answer(data))
+            received = self.sites[name].answer(data)
+            if len(received) > LIMIT:
+                raise ValueError(f"{len(received)} bytes")
+            answer = unpacked(received)
             code = answer["code"]
         except (ValueError, KeyError) as error:
             raise ConnectionError(f"site {name!r} answered in another form: {error}") from None
-        if not isinstance(code, str) or len(code) > 40:
-            raise ConnectionError(f"site {name!r} answered with a code of another form")
+        if not isinstance(code, str) or code not in CODES:
+            raise ConnectionError(f"site {name!r} answered with a code that there is not")
         return answer
 
     def close(self, keep: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What the schema file of one site tells others about its rows."""
+"""Information about the rows of one site that leaves it with its schema file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from equipoise.validation.names import quoted
 
 
 def disclosure_lines(schema: Schema, dataset: Dataset) -> list[str]:
-    """Return sentences about what leaves a site with its schema file.
+    """Return sentences about the information that leaves a site with its schema file.
 
     Args:
         schema: The schema that is written.
@@ -35,7 +35,7 @@ def disclosure_lines(schema: Schema, dataset: Dataset) -> list[str]:
     summarised = _with_statistics(schema)
     if summarised:
         contents.append(f"count, mean and variance of {some(summarised, 20)}")
-    lines = [f"the file holds no row; it tells others {_listed(contents)}"]
+    lines = [f"the file holds no row; it contains {_listed(contents)}"]
     rare = _single_rows(dataset)
     if rare:
         lines.append(
@@ -48,9 +48,11 @@ def disclosure_lines(schema: Schema, dataset: Dataset) -> list[str]:
 
 def _with_statistics(schema: Schema) -> list[str]:
     """Return the columns and codes whose statistics are in a schema, and the label."""
-    entries = (*schema.columns, *schema.codes)
-    names = [quoted(entry.name) for entry in entries if entry.statistics is not None]
-    return names + (["the label"] if schema.statistics is not None else [])
+    names = [quoted(column.name) for column in schema.columns if column.statistics is not None]
+    names += [quoted(code.name) for code in schema.codes if code.statistics is not None]
+    if schema.statistics is not None:
+        names.append("the label")
+    return names
 
 
 def _listed(parts: list[str]) -> str:
@@ -68,11 +70,11 @@ def _single_rows(dataset: Dataset) -> list[str]:
         if column.categories:
             codes = x[:, j][~np.isnan(x[:, j])].astype(np.int64)
             # Categories that the schema does not list have the last code, and are not in the file.
-            singles = np.count_nonzero(np.bincount(codes)[: len(column.categories)] == 1)
+            singles = _count_ones(np.bincount(codes)[: len(column.categories)])
             if singles:
                 rare.append(f"{quoted(column.name)} ({singles})")
     if dataset.task.classifies:
-        singles = np.count_nonzero(np.bincount(dataset.y.numpy()) == 1)
+        singles = _count_ones(np.bincount(dataset.y.numpy()))
         if singles:
             rare.append(f"the label ({singles})")
     if dataset.codes:
@@ -87,4 +89,8 @@ def _codes_of_one_patient(x: np.ndarray, codes: int) -> int:
     patients = np.zeros(codes + 2, np.int64)
     for history in x:
         patients[np.unique(history[1:, 0].astype(np.int64))] += 1
-    return int(np.count_nonzero(patients[1 : codes + 1] == 1))
+    return _count_ones(patients[1 : codes + 1])
+
+
+def _count_ones(counts: np.ndarray) -> int:
+    return int(np.count_nonzero(counts == 1))

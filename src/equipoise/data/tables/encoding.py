@@ -133,7 +133,8 @@ def apply(coded: np.ndarray, recipe: dict[str, Any], client: str | None) -> np.n
             blocks.append(scaled[:, None])
         if description["gaps"]:
             blocks.append(is_gap[:, None])
-    return np.concatenate(blocks, axis=1).astype(np.float32)
+    with np.errstate(over="ignore"):  # an agreed scale that is far too small is refused later
+        return np.concatenate(blocks, axis=1).astype(np.float32)
 
 
 def _stats(

@@ -30,8 +30,10 @@ MODELS = "served.safetensors"  # what the server delivered last, and the state o
 FACTS = "served.json"  # job, task, recipe with the schema, and the values of the last evaluation
 
 
-def keep(folder: Path, job: Job, executor: ClientExecutor, request: Request, reply: Reply) -> None:
-    """Keep the models that a client serves at the last evaluation of a run.
+def save_models(
+    folder: Path, job: Job, executor: ClientExecutor, request: Request, reply: Reply
+) -> None:
+    """Save the models that a client serves at the last evaluation of a run.
 
     They follow from what the server delivered and from the client's state, so that these are
     written. The recipe has the client's own statistics and the schema.
@@ -85,7 +87,7 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-class KeptRun:
+class SiteModels:
     """The models of a run at a site, read from the site's folder alone.
 
     Attributes:
@@ -178,9 +180,9 @@ class KeptRun:
 
     def _experiment(self, imports: tuple[str, ...]) -> Experiment:
         names = _all_names(self._job.experiment.get("method"))
-        settings = SiteSettings(self.folder, self.folder, tuple(names), imports)
+        settings = SiteSettings(self.folder, self.folder, methods=tuple(names), imports=imports)
         try:
-            return own_experiment(self._job, settings)
+            return own_experiment(self._job, self.client, settings)
         except Refused as error:
             raise RunError(f"{self.folder} cannot be rebuilt: {error.text}") from None
 
@@ -243,10 +245,10 @@ def _run_folder(site: Path, run: str) -> Path:
     """Return the folder of a run at a site, by the beginning of its identifier."""
     if not site.is_dir():
         raise RunError(f"no folder {site}; give the folder of a site with --site")
-    kept = sorted(path.parent for path in site.glob(f"*/{FACTS}"))
-    matching = [path for path in kept if path.name.startswith(run)]
+    folders = sorted(path.parent for path in site.glob(f"*/{FACTS}"))
+    matching = [path for path in folders if path.name.startswith(run)]
     if len(matching) == 1:
         return matching[0]
-    listed = ", ".join(path.name for path in kept[:8]) or "none"
+    listed = ", ".join(path.name for path in folders[:8]) or "none"
     count = "several runs" if matching else "no run"
     raise RunError(f"{site} holds the models of {count} {run!r}; it has {listed}")

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from equipoise.runs import Run
-from equipoise.site.kept import KeptRun
+from equipoise.site.served_models import SiteModels
 from equipoise.storage.store import RunError
 from tests.helpers.answers import CommandLine, one_sentence
 from tests.helpers.apart_sites import Network, apart_config, network_of, run_apart, run_joined
@@ -47,12 +47,12 @@ def finished(tmp_path: Path, method: str) -> tuple[Run, Run, str]:
 def test_a_site_keeps_the_models_that_a_simulation_would_have(method: str, tmp_path: Path) -> None:
     here, _, run = finished(tmp_path, method)
     for client in ("ada", "bo"):
-        kept = KeptRun(tmp_path / "sites" / client, run[:6])
+        own = SiteModels(tmp_path / "sites" / client, run[:6])
         x = torch.from_numpy(sites()[client][0])
-        for name in kept.models():
+        for name in own.models():
             expected = here.model(name, client)(x)
-            assert torch.equal(kept.model(name)(x), expected)
-        assert kept.main_model == here.main_model
+            assert torch.equal(own.model(name)(x), expected)
+        assert own.main_model == here.main_model
 
 
 def test_predictions_and_exports_work_from_the_folder_of_the_site_alone(
@@ -127,4 +127,4 @@ def test_what_a_site_does_not_keep_is_refused_in_one_sentence(
     saved = json.loads(facts.read_text())
     facts.write_text(json.dumps({**saved, "recipe": None})[:50])
     with pytest.raises(RunError, match="is damaged"):
-        KeptRun(site, run)
+        SiteModels(site, run)
