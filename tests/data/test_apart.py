@@ -384,6 +384,33 @@ def test_categories_that_the_schema_lacks_are_read_as_other(mixed: Path) -> None
     assert {MIXED["south"].splitlines()[1 + row].split(",")[3] for row in rows} == {"c"}
 
 
+CODED = {"label": "sick", "classes": ["no", "yes"]}
+
+
+@pytest.mark.parametrize(
+    ("cells", "categories", "read"),
+    [
+        (("01", "02"), ["01", "02", "X9"], [0, 1]),  # another site has text
+        (("01", "1"), ["01", "1"], [0, 1]),
+        (("1", "2"), ["01", "02"], [0, 1]),  # a spreadsheet removed the zeros
+        (("1.0", "2.50"), ["1", "2.5"], [0, 1]),
+        (("9007199254740993", "1"), ["9007199254740992", "1"], [2, 1]),
+    ],
+)
+def test_categories_that_are_numbers_are_found_in_any_spelling(
+    tmp_path: Path, cells: tuple[str, str], categories: list[str], read: list[int]
+) -> None:
+    rows = "".join(f"{cells[row % 2]},{'yes' if row % 3 else 'no'}\n" for row in range(40))
+    (tmp_path / "a.csv").write_text("ward,sick\n" + rows)
+    ward = {"name": "ward", "kind": "category", "categories": categories, "gaps": False}
+    config = DataConfig(
+        name=str(tmp_path / "a.csv"), schema={**CODED, "columns": [ward]}, apart=True
+    )
+    alone = prepare_client(config, SEED, "a")
+    columns = alone.x.numpy().argmax(axis=1)
+    assert columns.tolist() == [read[row % 2] for row in alone.source]
+
+
 @pytest.mark.parametrize("site", ["ä ö", "a+b=c", "日本", "site.v2", "'quoted'", "-x"])
 def test_odd_names_of_sites_have_streams_of_their_own(
     mixed: Path, tmp_path: Path, site: str
