@@ -316,6 +316,11 @@ def one_sentence(message: str) -> bool:
             ["'ward'", "categories"],
         ),
         ({"schema": {"classes": ["no"], "codes": [{"name": "A"}]}}, ["events"]),
+        ({"schema": {**MIXED_SCHEMA, "missing": {"agee": ["-9"]}}}, ["missing", "'agee'", "'age'"]),
+        (
+            {"schema": {**MIXED_SCHEMA, "sites": {"north": {"values": {"wards": {"x": "a"}}}}}},
+            ["values", "'wards'", "'ward'"],
+        ),
     ],
 )
 def test_settings_that_need_other_sites_are_refused(
