@@ -389,6 +389,42 @@ def test_categories_that_the_schema_lacks_are_read_as_other(mixed: Path) -> None
     assert {MIXED["south"].splitlines()[1 + row].split(",")[3] for row in rows} == {"c"}
 
 
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"kind": "category", "categories": ["30", "40"]}, ["20 of 30 cells", "`other`"]),
+        ({"centre": 500.0, "scale": 10.0}, ["centre 500"]),
+        ({"gaps": False}, ["5 gaps", "gaps: false"]),
+    ],
+)
+def test_cells_that_the_agreed_schema_does_not_foresee_are_reported(
+    tmp_path: Path, changes: dict[str, Any], named: list[str]
+) -> None:
+    ages = [["30", "", "50", "60", "70", "71"][row % 6] for row in range(30)]
+    rows = "".join(f"{age},{'yes' if row % 2 else 'no'}\n" for row, age in enumerate(ages))
+    (tmp_path / "a.csv").write_text("age,sick\n" + rows)
+    age = {"name": "age", "kind": "number", "gaps": True, **changes}
+    config = DataConfig(
+        name=str(tmp_path / "a.csv"), schema={**CODED, "columns": [age]}, apart=True
+    )
+    warnings = [text for text in check_data(config, own_site="a").warnings if "'age'" in text]
+    assert len(warnings) == 1
+    for part in ("'a'", *named):
+        assert part in warnings[0]
+
+
+def test_codes_for_missing_values_are_reported_at_a_site_alone(tmp_path: Path) -> None:
+    rows = "".join(f"{-999 if row % 9 == 0 else 40 + row},{row % 2}\n" for row in range(60))
+    (tmp_path / "a.csv").write_text("age,sick\n" + rows)
+    schema = {
+        "label": "sick",
+        "classes": ["0", "1"],
+        "columns": [{"name": "age", "kind": "number", "gaps": False}],
+    }
+    config = DataConfig(name=str(tmp_path / "a.csv"), schema=schema, apart=True)
+    assert any("-999" in text for text in check_data(config, own_site="a").warnings)
+
+
 CODED = {"label": "sick", "classes": ["no", "yes"]}
 
 
