@@ -103,6 +103,42 @@ def test_the_command_says_what_leaves_the_site(tmp_path: Path, equipoise: Comman
     assert "'name' (10)" in answer.err and "only one row" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("header", "cells"),
+    [
+        ("63.5,2024-01-31,sick", ["63.5", "2024-01-31"]),
+        ("145,233,sick", ["145", "233"]),
+        ("0,1,sick", []),
+        ("age,seen,sick", []),
+    ],
+)
+def test_a_first_line_that_looks_like_a_row_is_reported(
+    tmp_path: Path, header: str, cells: list[str]
+) -> None:
+    rows = "".join(f"{row % 7},{row % 5},{'yes' if row % 2 else 'no'}\n" for row in range(40))
+    (tmp_path / "a.csv").write_text(f"{header}\n{rows}")
+    config = DataConfig(name=str(tmp_path / "a.csv"), label="sick")
+    warnings = [text for text in check_data(config, own_site="a").warnings if "names" in text]
+    assert len(warnings) == bool(cells)
+    for cell in cells:
+        assert "a.csv" in warnings[0] and cell in warnings[0]
+
+
+def test_the_command_lists_gap_marks_that_leave_the_site(
+    tmp_path: Path, equipoise: Command
+) -> None:
+    rows = "".join(
+        f"{-9 if row % 5 == 0 else row},{'yes' if row % 2 else 'no'}\n" for row in range(40)
+    )
+    (tmp_path / "a.csv").write_text("age,sick\n" + rows)
+    (tmp_path / "a.yaml").write_text("label: sick\nmissing: {age: [-9]}\n")
+    answer = equipoise(
+        "data", "check", tmp_path / "a.csv", "--client", "a", "--schema", tmp_path / "a.yaml",
+        "--save", tmp_path / "new.yaml",
+    )  # fmt: skip
+    assert "mark gaps in 'age'" in answer.err
+
+
 def test_statistics_of_fewer_than_five_numbers_are_not_written(
     tmp_path: Path, equipoise: Command
 ) -> None:

@@ -79,7 +79,7 @@ def join_schemas(schemas: Mapping[str, Schema]) -> JoinedSchema:
     merged["codes"] = _joined_codes(schemas, problems, warnings)
     merged["events"] = max((schema.events or 0 for schema in schemas.values()), default=0) or None
     merged |= _scaling(schemas, "the label", problems)
-    warnings += _other_units(schemas, "the label")
+    warnings += _other_units(schemas, merged["label"] or "label")
     warnings += _partial_statistics(schemas)
     merged["sites"] = _joined_sites(schemas, problems)
     if problems:

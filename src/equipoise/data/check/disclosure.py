@@ -32,6 +32,9 @@ def disclosure_lines(schema: Schema, dataset: Dataset) -> list[str]:
         contents.append(f"all categories of {some(categories, 20)}")
     if schema.codes:
         contents.append(f"{counted(len(schema.codes), 'code')} of patients' events")
+    marked = _with_gap_marks(schema)
+    if marked:
+        contents.append(f"cells that mark gaps in {some(marked, 20)}")
     summarised = _with_statistics(schema)
     if summarised:
         contents.append(f"count, mean and variance of {some(summarised, 20)}")
@@ -44,6 +47,14 @@ def disclosure_lines(schema: Schema, dataset: Dataset) -> list[str]:
             "text"
         )
     return lines
+
+
+def _with_gap_marks(schema: Schema) -> list[str]:
+    """Return the columns of which a schema lists cells that are gaps."""
+    columns: dict[str, None] = {}
+    for repairs in (schema, *schema.sites.values()):
+        columns.update(dict.fromkeys(repairs.missing))
+    return [quoted(column) for column in columns]
 
 
 def _with_statistics(schema: Schema) -> list[str]:

@@ -13,6 +13,7 @@ from equipoise.data.check.report import DataReport, SiteReport
 from equipoise.data.check.samples import count_test_rows, report_on_dataset, report_on_sites
 from equipoise.data.check.warnings import (
     warnings_on_dialects,
+    warnings_on_headers,
     warnings_on_labels,
     warnings_on_sites,
 )
@@ -81,6 +82,7 @@ def report_on_read_tables(
         *warnings_on_columns(sites, schema, kinds_are_inferred),
         *warnings_on_labels(schema.label, schema.classes, rows),
         *warnings_on_sites(site_reports, schema.classes, alone),
+        *warnings_on_headers(sites),
         *warnings_on_dialects(sites),
     ]
     return DataReport(
@@ -122,7 +124,7 @@ def _report_on_problems(sites: Sites, config: DataConfig, problems: Sequence[str
         sites=tuple(site_reports),
         columns=report_on_columns(sites, inferred, config),
         files=_dialects(sites),
-        warnings=tuple(warnings_on_dialects(sites)),
+        warnings=(*warnings_on_headers(sites), *warnings_on_dialects(sites)),
         schema=saved,
         findings=_findings(sites, config),
         problems=tuple(problems),

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from equipoise.data.check.report import SiteReport
 from equipoise.data.message_text import some
+from equipoise.data.schema import DATES
+from equipoise.data.tables.cell_numbers import is_date, is_number
 from equipoise.data.tables.sites import Sites
 from equipoise.validation.names import quoted
 
@@ -98,3 +100,28 @@ def warnings_on_dialects(sites: Sites) -> list[str]:
                 "use one of the two in the whole file"
             )
     return warnings
+
+
+def warnings_on_headers(sites: Sites) -> list[str]:
+    """Return a warning for each CSV file whose first line looks like a row and not like names."""
+    tables = {sites.files[site]: table for site, table in sites.tables.items()}
+    warnings = []
+    for file in sites.dialects:
+        cells = _names_like_cells(list(tables.get(file, {})))
+        if cells:
+            warnings.append(
+                f"{file}: the column names {some(map(quoted, cells))} look like the cells of a "
+                "row, which is then lost and would be in a saved schema; add a first line of names"
+            )
+    return warnings
+
+
+def _names_like_cells(names: Sequence[str]) -> list[str]:
+    """Return names that are dates, or numbers other than 0, 1, 2, ... and 1, 2, 3, ...."""
+    numbers = [name for name in names if is_number(name)]
+    first = int(numbers[0]) if numbers and numbers[0] in ("0", "1") else 0
+    counted = [str(first + position) for position in range(len(numbers))]
+    dates = [name for name in names if any(is_date(name, form) for form in DATES)]
+    if numbers == counted:
+        return dates
+    return list(dict.fromkeys([*numbers, *dates]))
