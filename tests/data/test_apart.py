@@ -285,6 +285,9 @@ def one_sentence(message: str) -> bool:
     return "\n" not in message and "Traceback" not in message
 
 
+AMBIGUOUS = {"name": "seen", "kind": "date", "formats": ["%d/%m/%Y", "%m/%d/%Y"], "gaps": False}
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -316,6 +319,10 @@ def one_sentence(message: str) -> bool:
             ["'ward'", "categories"],
         ),
         ({"schema": {"classes": ["no"], "codes": [{"name": "A"}]}}, ["events"]),
+        (
+            {"schema": {**MIXED_SCHEMA, "columns": [AMBIGUOUS]}},
+            ["'seen'", "day and month", "%m/%d/%Y"],
+        ),
         ({"schema": {**MIXED_SCHEMA, "missing": {"agee": ["-9"]}}}, ["missing", "'agee'", "'age'"]),
         (
             {"schema": {**MIXED_SCHEMA, "sites": {"north": {"values": {"wards": {"x": "a"}}}}}},
@@ -423,6 +430,15 @@ def test_codes_for_missing_values_are_reported_at_a_site_alone(tmp_path: Path) -
     }
     config = DataConfig(name=str(tmp_path / "a.csv"), schema=schema, apart=True)
     assert any("-999" in text for text in check_data(config, own_site="a").warnings)
+
+
+def test_columns_of_an_array_that_the_schema_lacks_are_reported(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    np.savez(tmp_path / "a.npz", x=random.normal(size=(40, 3)), y=np.arange(40) % 2)
+    columns = [{"name": f"x{number}", "kind": "number", "gaps": False} for number in range(2)]
+    schema = {"classes": ["0", "1"], "columns": columns}
+    config = DataConfig(name=str(tmp_path / "a.npz"), schema=schema, apart=True)
+    assert any("x2" in text for text in check_data(config, own_site="a").warnings)
 
 
 CODED = {"label": "sick", "classes": ["no", "yes"]}

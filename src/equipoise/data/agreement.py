@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from equipoise.data.message_text import some
-from equipoise.data.schema import CELL_REPAIRS, ColumnSchema, Repairs, Schema
+from equipoise.data.schema import (
+    CELL_REPAIRS,
+    ColumnSchema,
+    Repairs,
+    Schema,
+    mixes_day_and_month,
+)
 from equipoise.data.tables.encoding import outline
 from equipoise.data.tables.schema_inference import complete_schema
 from equipoise.task import Task
@@ -86,6 +92,11 @@ def _check_column(column: ColumnSchema, schema: Schema) -> None:
                 "knows "
                 "the rows of the others, got none; add it"
             )
+    if mixes_day_and_month(column.formats):
+        raise ValueError(
+            f"data.apart: expected one order of day and month for column {name} of the schema, "
+            f"since 3/4/2024 fits both, got {some(column.formats)}; keep one of them"
+        )
     if not column.gaps and schema.empties(column.name):
         raise ValueError(
             f"data.apart: expected gaps: true for column {name} of the schema, since `missing` or "

@@ -177,7 +177,26 @@ def _own_table(config: DataConfig, schema: Schema, site: str, path: Path) -> Dat
         )
     if not sites.arrays:
         _check_label(sites, schema, site)
-    return dataset_from_sites(sites, schema=schema, agreed=True)
+    dataset = dataset_from_sites(sites, schema=schema, agreed=True)
+    if sites.arrays and is_table:
+        dataset = _with_note_on_columns(dataset, schema, site, sites.tables[site]["x"].shape[1])
+    return dataset
+
+
+def _with_note_on_columns(dataset: Dataset, schema: Schema, site: str, columns: int) -> Dataset:
+    """Return a data set with a note if its array has columns that the schema does not list.
+
+    Columns of an array have no names, so a further one in front would shift all others.
+    """
+    listed = {column.name for column in schema.columns}
+    left_out = [f"x{number}" for number in range(columns) if f"x{number}" not in listed]
+    if not left_out:
+        return dataset
+    note = (
+        f"site {quoted(site)}: the array x has {columns} columns, and {some(left_out)} are not in "
+        "the schema and left out; check that all sites have the same columns in the same order"
+    )
+    return replace(dataset, notes=(*dataset.notes, note))
 
 
 def _check_label(sites: Sites, schema: Schema, site: str) -> None:

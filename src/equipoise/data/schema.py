@@ -7,7 +7,7 @@ all rows: everything that is learnt (means, deviations, fill values) comes from 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +38,16 @@ DATES = (
     "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M",
     "%d-%m-%Y", "%d.%m.%y", "%Y%m%d",
 )  # fmt: skip
+
+
+def mixes_day_and_month(formats: Iterable[str]) -> bool:
+    """Return True if 3/4/2024 is in April by one of the formats and in March by another.
+
+    >>> mixes_day_and_month(["%d/%m/%Y", "%m/%d/%Y"]), mixes_day_and_month(["%d/%m/%Y"])
+    (True, False)
+    """
+    orders = {form[:5] for form in formats}
+    return {"%d/%m", "%m/%d"} <= orders
 
 
 class _Section(Settings):

@@ -12,7 +12,14 @@ import torch
 
 from equipoise.data.arrays.array_checks import looks_like_classes
 from equipoise.data.dataset import Dataset
-from equipoise.data.schema import DATES, CodeSchema, ColumnSchema, Kind, Schema
+from equipoise.data.schema import (
+    DATES,
+    CodeSchema,
+    ColumnSchema,
+    Kind,
+    Schema,
+    mixes_day_and_month,
+)
 from equipoise.data.tables.cell_numbers import is_date
 from equipoise.data.tables.csv_files import cells_as_text, is_missing
 from equipoise.data.tables.labels import label_gaps
@@ -287,9 +294,7 @@ def date_formats(cells: np.ndarray, sites: np.ndarray) -> tuple[str, ...]:
         if form is None:
             return ()
         formats[form] = None
-    day_first = any(form.startswith("%d/") for form in formats)
-    month_first = any(form.startswith("%m/") for form in formats)
-    if not (day_first and month_first):
+    if not mixes_day_and_month(formats):
         return tuple(formats)
     # At a site with small numbers only, both orders fit: the month is first if that fits all.
     swapped = tuple(dict.fromkeys(form.replace("%d/%m", "%m/%d") for form in formats))
