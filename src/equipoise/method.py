@@ -393,6 +393,15 @@ class Method:
         """Return what a client receives in a round."""
         return Down(model=state.model)
 
+    def local_model(self, server: Server, down: Down, up: Up) -> Tree | None:
+        """Return the model of a client after its step, from what it received and sent.
+
+        Distances from the global model are measured on it (`evaluation.distances`). None: the
+        reply has no model, and none follows from it.
+        """
+        model: Tree | None = up.get("model")
+        return model
+
     def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
         """Return the models that a client uses in the end, by name.
 

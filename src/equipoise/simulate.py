@@ -238,14 +238,16 @@ class Simulation(Session):
         return self.transport.open(job, files, self.monitor)
 
     def server_data(self, roster: Roster, method: Method) -> ServerData:
-        """Return the validation data of all clients if the method needs them, and shared tests."""
+        """Return the server's validation data if the method needs them, and shared tests."""
         federation = self.federation
         validation = shared = None
         if "validation" in method.needs:
             if not len(federation.server_validation):
                 raise ConfigurationError(
                     f"{method.title} measures models on validation data at the server, and there "
-                    "are none; give the clients validation parts: data.split=[0.7, 0.15, 0.15], say"
+                    "are none; give the clients validation parts, such as "
+                    "data.split=[0.7, 0.15, 0.15], or the server a set of its own: "
+                    "data.server_validation=0.1"
                 )
             validation = Samples.of(federation, federation.server_validation)
         if roster.shared:

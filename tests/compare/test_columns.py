@@ -29,7 +29,7 @@ SLOW = {"name": "fedavg", "training": {"lr": 0.01}}
 def result(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return eq.compare(
         BASE,
-        ["fedavg", "fedmdfg", SLOW],
+        ["fedavg", "cgsv", SLOW],
         measures=["best_average", "rounds_to_target", "speed_up", "d_cos", "embedding_angle"],
         target="fedavg.best",
         out=tmp_path_factory.mktemp("columns"),
@@ -83,7 +83,7 @@ def test_distances_are_those_of_parameters_and_features_apart(result: Comparison
         rows = run.table(round=4, split=split, metric="angle")
         mean = np.mean([row["value"] for row in rows])
         assert value(result, "fedavg", measure) == pytest.approx(mean)
-    assert any("fedmdfg: no distances" in line for line in formats.explanation(result))
+    assert any("cgsv: no distances" in line for line in formats.explanation(result))
 
 
 def test_seconds_of_every_client_are_recorded(result: Comparison) -> None:

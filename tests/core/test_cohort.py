@@ -458,7 +458,7 @@ def test_an_exchange_counts_what_came_and_what_was_sent() -> None:
     assert (
         {one.step for one in asked[0]} == {"count"}
         and not round.discarded
-        and round.uploads is None
+        and not round.local_models
     )
     assert record.rejected == [] and not round.banned
 
@@ -546,17 +546,16 @@ def test_files_of_large_replies_go_with_the_round() -> None:
     assert all(one.large for one in asked) and round.discarded == {reply_file(one) for one in asked}
 
 
-def test_uploaded_models_are_kept_for_measuring() -> None:
-    of = clients(
-        lambda request: Reply(
-            request.client, Up(model=MODEL) if request.exchange == 1 else Up(value=1.0)
-        )
-    )
+@pytest.mark.parametrize("measured", [True, False])
+def test_uploaded_models_are_kept_if_distances_are_measured(measured: bool) -> None:
+    def reply(request: Any) -> Reply:
+        return Reply(request.client, Up(model=MODEL) if request.exchange == 1 else Up(value=1.0))
+
+    of = clients(reply, evaluation={"distances": measured})
     round = cohort(of)
-    first = round.run(of.method.client)
-    assert round.uploads is first
+    round.run(of.method.client)
     round.run(of.method.count)
-    assert round.uploads is first
+    assert round.local_models == (dict.fromkeys("abc", MODEL) if measured else {})
 
 
 @pytest.mark.parametrize(("number", "floor", "lost", "enough"), [

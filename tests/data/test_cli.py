@@ -78,6 +78,6 @@ def test_partitions_are_listed_with_their_parameters() -> None:
     assert {row["name"]: row["parameters"] for row in rows}["dirichlet"] == [
         "alpha",
         "min_size=10",
-        "leftovers=deal",
+        "leftovers=assign",
     ]
     assert "dirichlet_balanced" in runner.invoke(app, ["partitions"]).stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,6 +165,57 @@ def test_one_sample_and_one_client() -> None:
 def test_server_validation_is_the_union_of_the_clients_validation_parts() -> None:
     federation = federate(DataConfig(clients=3), 1)
     assert np.array_equal(federation.server_validation, np.sort(federation.validation.index))
+
+
+def test_a_validation_set_of_the_server_belongs_to_no_client_and_has_every_class() -> None:
+    federation = federate(DataConfig(clients=3, server_validation=0.1), 1)
+    clients = (federation.train, federation.validation, federation.test)
+    owned = set(federation.source[np.concatenate([part.index for part in clients])].tolist())
+    own = federation.source[federation.server_validation]
+    assert len(own) == len(federation.y) // 10
+    assert not owned & set(own.tolist())
+    assert len(owned) + len(own) == len(federation.y)
+    assert len(federation.y[federation.server_validation].unique()) == 10
+
+
+def test_the_validation_set_of_the_server_follows_the_seed_and_not_the_partition() -> None:
+    rows = []
+    for seed, partition in ((1, "iid"), (1, "dirichlet:0.3"), (2, "iid")):
+        config = DataConfig(clients=3, partition=partition, server_validation=0.1)
+        federation = federate(config, seed)
+        rows.append(set(federation.source[federation.server_validation].tolist()))
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_equal_samples_are_not_both_in_the_set_of_the_server_and_at_a_client() -> None:
+    x = np.repeat(np.arange(40.0).reshape(40, 1), 2, axis=0)
+    config = DataConfig(partition="iid", clients=2, server_validation=0.2, normalise="none")
+    federation = federate(config, 1, from_arrays(x, np.arange(80) // 2 % 2))
+    own = set(federation.x[federation.server_validation].flatten().tolist())
+    others = np.setdiff1d(np.arange(len(federation.x)), federation.server_validation)
+    assert own and not own & set(federation.x[others].flatten().tolist())
+
+
+def test_a_table_with_a_validation_set_of_the_server_is_scaled_over_all_clients(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    for site in ("north", "south"):
+        lines = [f"{rng.normal(5, 2):.3f},{rng.normal():.3f},{k % 2}" for k in range(20)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["age,weight,ill", *lines]) + "\n")
+    config = DataConfig(name=str(tmp_path), label="ill", server_validation=0.2)
+    federation = federate(config, 1)
+    assert federation.recipe["scaling"] == "pooled"
+    assert len(federation.x[federation.server_validation]) == 8
+    with pytest.raises(ValueError, match="normalise: client"):
+        federate(config.model_copy(update={"normalise": "client"}), 1)
+
+
+def test_a_share_that_holds_no_sample_and_sites_apart_are_refused() -> None:
+    with pytest.raises(ValueError, match="server_validation"):
+        federate(DataConfig(clients=2, server_validation=0.0001), 1)
+    with pytest.raises(ValueError, match="server_validation: 0.1"):
+        DataConfig(apart=True, server_validation=0.1)
 
 
 def test_grades_can_be_numbers() -> None:

@@ -24,7 +24,7 @@ SIGNS = np.array([[a, b, c] for a in (1.0, -1.0) for b in (1.0, -1.0) for c in (
 NEEDED = "a value is needed"
 DEFAULTS: dict[str, dict[str, Any]] = {
     "iid": {}, "pow": {"fraction": 0.5}, "pow_cffl": {"size": 600}, "quantity": {"alpha": NEEDED, "min_size": 10},
-    "dirichlet": {"alpha": NEEDED, "min_size": 10, "leftovers": "deal"}, "dirichlet_balanced": {"alpha": NEEDED, "min_size": 10},
+    "dirichlet": {"alpha": NEEDED, "min_size": 10, "leftovers": "assign"}, "dirichlet_balanced": {"alpha": NEEDED, "min_size": 10},
     "dirichlet_bins": {"alpha": NEEDED, "bins": 5, "min_size": 10}, "cla": {"size": 600}, "shards": {"per_client": 2},
     "pathological": {"labels": 2}, "ics": {"c": NEEDED, "q": 10, "fraction": 0.5}, "bcs": {"c": 5.0, "q": 10, "fraction": 0.5},
     "ics_literal": {"c": NEEDED, "q": 10, "fraction": 0.5}, "bcs_literal": {"c": 5.0, "q": 10, "fraction": 0.5},
@@ -103,7 +103,7 @@ def test_a_parameter_is_a_finite_number_of_its_type(text: str) -> None:
             2,
             "partition quantity: 2 clients with at least 51 samples need 102, there are 100",
         ),
-        ("dirichlet:1,leftovers=keep", 2, "leftovers must be deal or drop, got 'keep'"),
+        ("dirichlet:1,leftovers=keep", 2, "leftovers=assign or leftovers=drop, got 'keep'"),
         ("dirichlet_bins:1,bins=0", 2, r"bins must lie in 1\.\.100 .* got 0"),
         ("dirichlet_bins:1,bins=101", 2, r"bins must lie in 1\.\.100 .* got 101"),
         ("shards:0", 2, "2 clients times 0 shards do not fit 100 samples"),

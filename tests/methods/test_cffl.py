@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import equipoise as eq
 from equipoise.composition import IncompatibleComposition, compose
+from equipoise.experiment import ConfigurationError
 from equipoise.methods.cffl import CFFL
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, PerClient, State
@@ -348,3 +349,13 @@ def test_losses_fall_for_everybody(tmp_path: Path) -> None:
         with torch.no_grad():
             first, last = (float(cross_entropy(net(data.x), data.y)) for net in nets)
         assert last < 0.7 * first, client
+
+
+def test_the_server_can_have_a_validation_set_that_belongs_to_no_client(tmp_path: Path) -> None:
+    data = {"name": "digits", "clients": 2, "samples": 200, "split": [0.8, 0.0, 0.2]}
+    settings = {"model": {"name": "mlp", "hidden": [4]}, "method": "cffl", "rounds": 1}
+    with pytest.raises(ConfigurationError, match="server_validation"):
+        eq.run({"data": data, **settings}, tmp_path / "without")
+    own = {**data, "server_validation": 0.1}
+    run = eq.run({"data": own, **settings}, tmp_path / "with")
+    assert run.status == "finished"

@@ -549,3 +549,28 @@ def test_bad_input_is_refused_before_round_1(tmp_path: Path) -> None:
             lambda name=name, value=value: eq.Experiment(method={"name": "fedmdfg", name: value}),
             tmp_path / "run",
         )
+
+
+def test_distances_are_those_of_one_step_along_the_clients_own_gradient(tmp_path: Path) -> None:
+    """The reference computes gradients by plain autograd in float64."""
+    rate = 0.1
+    changes = {"rounds": 2, "training": {"lr": rate}, "evaluation": {"distances": True}}
+    run = play(FedMDFG(), tmp_path / "run", on=SKEWED, **changes)
+    workbench, _ = bench("fedmdfg", on=SKEWED)
+    net = net_of(workbench).double().eval()
+
+    def vector(tree: Any) -> np.ndarray:
+        net.load_state_dict(dict(tree))
+        return torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy()
+
+    after = vector(shared(run, 2))
+    before = vector(shared(run, 1))
+    for name in run.rounds()[1]["joined"]:
+        samples = at(workbench, name).train
+        _, gradient = loss_and_gradient(net, samples.x.double(), samples.y)
+        own = before - rate * gradient
+        cosine = own @ after / np.linalg.norm(own) / np.linalg.norm(after)
+        expected = {"manhattan": np.abs(own - after).sum(), "angle": math.acos(min(1, cosine))}
+        for metric, value in expected.items():
+            (row,) = run.table(round=2, client=name, split="parameters", metric=metric)
+            assert row["value"] == pytest.approx(value, rel=1e-3)

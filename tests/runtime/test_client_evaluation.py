@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss
 from equipoise.engine import evaluation
 from equipoise.engine.evaluation import Evaluator, alike, check_main
 from equipoise.experiment import Evaluation
-from equipoise.method import Served, Ups
+from equipoise.method import Served
 from equipoise.metrics import score_histograms
 from equipoise.metrics.registry import find
 from equipoise.records import Down, State, Up, pack, unpack
@@ -618,16 +618,14 @@ def test_clinical_measures_of_strangers_are_checked(sent: Any, said: str) -> Non
             assert one.clinical == [("a", "m", "test", "auroc", 0.75)]
 
 
-def test_distances_are_those_of_uploads_to_the_new_model() -> None:
+def test_distances_are_those_of_local_models_to_the_new_model() -> None:
     trees = {
         name: Tree({"w": torch.tensor([1.0, value])}, "net")
         for name, value in {"a": 0.0, "c": 2.0, "new": 1.0}.items()
     }
-    ask, ups = (
-        Clients(),
-        Ups([("a", Up(model=trees["a"])), ("b", None), ("c", Up(model=trees["c"]))]),
-    )
-    round: Any = SimpleNamespace(record=RoundRecord(1, 0, [], []), joined=[], uploads=ups)
+    ask = Clients()
+    models = {"a": trees["a"], "c": trees["c"]}
+    round: Any = SimpleNamespace(record=RoundRecord(1, 0, [], []), joined=[], local_models=models)
     measuring(ask, distances=True, every=0).record(State(model=trees["new"]), round, False)
     assert [(client, order.local, order.new) for client, order in ask.asked] == [
         ("a", trees["a"], trees["new"]),
@@ -642,13 +640,9 @@ def test_distances_are_those_of_uploads_to_the_new_model() -> None:
         ("c", "parameters", "angle"): np.arccos(3 / np.sqrt(10)), ("c", "parameters", "manhattan"): 1.0, ("c", "embedding", "angle"): 0.5,
     })  # fmt: skip
     assert {row[1:3] for row in round.record.measurements} == {("local", "after_local")}
-    for more, state, uploads in (
-        ({}, State(model=trees["new"]), ups),
-        ({"distances": True}, State(x=1), ups),
-        ({"distances": True}, State(model=trees["new"]), None),
-    ):
-        ask, round.uploads = Clients(), uploads
-        measuring(ask, every=0, **more).record(state, round, False)
+    for state, own in ((State(x=1), models), (State(model=trees["new"]), {})):
+        ask, round.local_models = Clients(), own
+        measuring(ask, every=0, distances=True).record(state, round, False)
         assert not ask.asked
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import yaml
 
@@ -11,7 +12,7 @@ from equipoise.experiment import ConfigurationError
 from equipoise.study.definition import load_study
 from equipoise.study.plan import plan_study
 from equipoise.study.records import Record
-from equipoise.study.table import StudyTable, test_variance
+from equipoise.study.table import StudyTable, measure, test_variance
 from equipoise.study.verdicts import OPEN
 
 STUDY = {
@@ -145,3 +146,26 @@ def test_clients_that_share_a_test_set_have_the_sampling_error_of_one_set():
     assert test_variance(one, None, "average") == pytest.approx(variance / 2, rel=0.3)
     assert test_variance(one, None, "best_average", shared=True) > 0
     assert math.isnan(test_variance(one, None, "speed_up"))
+
+
+@pytest.mark.parametrize(
+    "column", ["average", "worst", "std", "best", "change", "worst_change", "p10_change", "cf"]
+)
+def test_sampling_errors_are_those_of_tables_drawn_anew(column):
+    """The reference draws accuracies one by one and computes each number as the table does."""
+    clients = "abc"
+    sizes = dict.fromkeys(clients, 200)
+    alone = record("standalone", 0, [0.5]).model_copy(
+        update={"values": dict(zip(clients, (0.5, 0.6, 0.8), strict=True)), "test_sizes": sizes}
+    )
+    together = record("fedavg", 0, [0.5]).model_copy(
+        update={"values": dict(zip(clients, (0.7, 0.65, 0.9), strict=True)), "test_sizes": sizes}
+    )
+    rng = np.random.default_rng(0)
+
+    def drawn(one):
+        values = {client: rng.binomial(200, value) / 200 for client, value in one.values.items()}
+        return one.model_copy(update={"values": values})
+
+    reference = np.var([measure(drawn(together), drawn(alone), column) for _ in range(400)])
+    assert test_variance(together, alone, column) == pytest.approx(reference, rel=0.35)

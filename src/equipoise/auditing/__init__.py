@@ -11,7 +11,17 @@ from __future__ import annotations
 
 from equipoise.auditing.findings import ClientRow, Findings, findings
 from equipoise.auditing.method import Audit
+from equipoise.auditing.predictions import PredictionFindings, audit_predictions
 from equipoise.auditing.running import audit
 from equipoise.auditing.verdict import Verdict
 
-__all__ = ["Audit", "ClientRow", "Findings", "Verdict", "audit", "findings"]
+__all__ = [
+    "Audit",
+    "ClientRow",
+    "Findings",
+    "PredictionFindings",
+    "Verdict",
+    "audit",
+    "audit_predictions",
+    "findings",
+]

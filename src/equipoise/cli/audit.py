@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +13,7 @@ from equipoise.cli.options import DataOptions, ImportOptions, PartitionOption, o
 from equipoise.transports.workers import processes
 
 if TYPE_CHECKING:
-    from equipoise.auditing import ClientRow, Findings
+    from equipoise.auditing import ClientRow, Findings, PredictionFindings
     from equipoise.validation.imports import FromFile
 
 MOST = 60  # clients in a table
@@ -50,6 +52,10 @@ def audit(
             "--set", metavar="KEY=VALUE", help="any other setting, e.g. --set data.samples=5000"
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="of a run: the served model whose features are compared; default: main"),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="write audit.json and the figures (PNG and SVG) to this folder"),
@@ -58,12 +64,13 @@ def audit(
 ) -> None:
     """Compare clients in size, labels and features; no sample leaves a client.
 
-    Nothing is trained: clients send summaries only.
+    Nothing is trained: clients send summaries only. Of a run, features of correctly and wrongly
+    classified test samples are compared, too.
 
     Examples:
       equipoise audit --data digits --partition dirichlet:0.3 --clients 10
 
-      equipoise audit runs/x        (the data of a run; its report then shows the pictures)
+      equipoise audit runs/x        (data and models; its report then shows the pictures)
     """
     processes.allow_fork()
     import json
@@ -91,14 +98,21 @@ def audit(
             experiment(config, permitted(config, import_options.packages)),
             dimensions=dimensions,
         )
+    predictions = None
     if run is not None and not chosen and not settings:
         findings.save(run / "audit.json")
+        predictions = _predictions(run, model, import_options.packages)
     if out is not None:
-        save(findings, out)
+        save(findings, out, predictions)
     if as_json:
-        print(json.dumps(output.plain(findings.plain()), indent=2, allow_nan=False))
+        content = findings.plain()
+        if predictions is not None:
+            content["predictions"] = predictions.plain()
+        print(json.dumps(output.plain(content), indent=2, allow_nan=False))
         return
     show(findings)
+    if predictions is not None:
+        show_predictions(predictions)
     if out is not None:
         output.say(f"audit and pictures: {out}")
 
@@ -116,22 +130,53 @@ def _configuration(file: Path | None, is_run: bool) -> FromFile:
     return load(file)
 
 
-def save(findings: Findings, folder: Path) -> None:
+def _predictions(
+    folder: Path, model: str | None, packages: Sequence[str]
+) -> PredictionFindings | None:
+    """Compare correct and wrong samples of a run; None, with a sentence, if that is impossible."""
+    from equipoise.auditing import audit_predictions
+    from equipoise.auditing.predictions import FILE
+    from equipoise.runs import Run
+    from equipoise.storage.store import RunError
+
+    opened = Run(folder)
+    try:
+        found = audit_predictions(opened, model, packages)
+    except RunError as error:
+        if model is not None:
+            raise
+        typer.echo(f"correct and wrong samples are not compared: {error}", err=True)
+        return None
+    finally:
+        opened.store.close()
+    found.save(folder / FILE)
+    return found
+
+
+def save(findings: Findings, folder: Path, predictions: PredictionFindings | None = None) -> None:
     """Write the findings and their pictures as files.
 
     Args:
         findings: The findings.
         folder: The folder, which is made if needed.
+        predictions: Findings about correct and wrong samples.
     """
     from equipoise.auditing.pictures import pictures
+    from equipoise.auditing.predictions import FILE, draw
     from equipoise.report.drawing import encoded
     from equipoise.storage.files import save_output
 
     folder.mkdir(parents=True, exist_ok=True)
     findings.save(folder / "audit.json")
-    for name, (_, _, draw) in pictures(findings).items():
+    for name, (_, _, draw_one) in pictures(findings).items():
         for kind in ("png", "svg"):
-            save_output(folder / f"{name}.{kind}", encoded(draw, kind))
+            save_output(folder / f"{name}.{kind}", encoded(draw_one, kind))
+    if predictions is None:
+        return
+    predictions.save(folder / FILE)
+    for kind in ("png", "svg"):
+        picture = encoded(partial(draw, predictions), kind)
+        save_output(folder / f"predictions.{kind}", picture)
 
 
 def show(findings: Findings) -> None:
@@ -151,6 +196,24 @@ def show(findings: Findings) -> None:
     for warning in findings.warnings:
         output.say(f"warning: {warning}")
     output.say(output.styled("verdict", "bold"), f": {findings.text}")
+
+
+def show_predictions(predictions: PredictionFindings) -> None:
+    """Print how far clients differ in correct and in wrong samples."""
+    from equipoise.cli import output
+
+    rows: list[list[Any]] = []
+    for row in predictions.clients[:MOST]:
+        rows.append(
+            [row.client, row.right, row.wrong, _number(row.kl_right), _number(row.kl_wrong)]
+        )
+    title = f"test samples of model {predictions.model}"
+    output.table(["client", "correct", "wrong", "KL correct", "KL wrong"], rows, title=title)
+    output.say(
+        "KL: divergence of the client's samples from those of all clients along the first "
+        "principal component of the model's features, in nats (kernel densities)"
+    )
+    output.say(output.styled("correct and wrong samples", "bold"), f": {predictions.text}")
 
 
 def _show_clients(findings: Findings) -> None:

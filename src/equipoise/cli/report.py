@@ -7,16 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
+STUDIES = (".yaml", ".yml")
+
 
 def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="the folder of a run, of several, or of a comparison", show_default=False
+            help="the folder of a run, of several, or of a comparison; or the file of a study",
+            show_default=False,
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="the HTML file; default: report.html in the first folder")
+        Path | None,
+        typer.Option(
+            help="the HTML file; default: report.html in the first folder, or next to a study"
+        ),
     ] = None,
     against: Annotated[
         Path | None,
@@ -31,6 +37,9 @@ def report(
     pdf: Annotated[
         bool, typer.Option("--pdf", help="also write each figure as PDF, ready for a paper")
     ] = False,
+    scale: Annotated[
+        str | None, typer.Option(help="of a study; default: the first scale with results")
+    ] = None,
     figure: Annotated[
         list[str] | None,
         typer.Option(
@@ -41,15 +50,23 @@ def report(
     """Write one HTML page that opens offline: which clients gain and lose, figures, settings.
 
     equipoise report runs/demo-fedavg --out report.html --pdf --figure plane
+
+    equipoise report experiments/papers/fedekd/retina.yaml --out retina.html
     """
     from equipoise.cli import output
     from equipoise.report import report as make
+    from equipoise.report import report_study
 
     kinds = []
     if png:
         kinds.append("png")
     if pdf:
         kinds.append("pdf")
+    if len(runs) == 1 and runs[0].suffix in STUDIES:
+        page = out or runs[0].with_suffix(".html")
+        files = report_study(runs[0], page, scale, kinds, figure or [])
+        output.say("written: " + ", ".join(map(str, files)), wrap=False)
+        return
     audit = runs[0] / "audit.json"  # written by `equipoise audit`
     more = _audit_figures(audit) if len(runs) == 1 and audit.is_file() else {}
     files = make(runs, out or runs[0] / "report.html", against, kinds, figure or [], more)
@@ -59,5 +76,10 @@ def report(
 def _audit_figures(path: Path) -> dict[str, Any]:
     from equipoise.auditing import Findings
     from equipoise.auditing.pictures import shown
+    from equipoise.auditing.predictions import FILE, PredictionFindings, picture
 
-    return shown(Findings.read(path))
+    figures = shown(Findings.read(path))
+    predictions = path.with_name(FILE)
+    if predictions.is_file():
+        figures["audit-predictions"] = picture(PredictionFindings.read(predictions))
+    return figures

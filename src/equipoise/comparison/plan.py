@@ -30,6 +30,7 @@ OVERRIDES = ("training", "model", "models", "rounds", "participation")
 ALL = "all"
 NONE = "none"
 VALIDATION = "validation"
+NEWER_DATA_KEYS = {"apart": False, "server_validation": 0.0}  # key -> default
 Setting = tuple[tuple[str, Any], ...]
 
 
@@ -550,6 +551,9 @@ def content(built: Experiment) -> dict[str, Any]:
     spec = {key: value for key, value in built.to_spec().items() if key not in OPERATIONAL}
     if spec["budget"] is None:
         del spec["budget"]  # so that names of runs are those of versions without budgets
+    for key, default in NEWER_DATA_KEYS.items():
+        if spec["data"][key] == default:
+            del spec["data"][key]  # likewise
     plain: dict[str, Any] = json.loads(json.dumps(spec, default=str))
     if built.dataset is not None:
         digest = hashlib.blake2b(digest_size=8)

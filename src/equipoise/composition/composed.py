@@ -268,6 +268,10 @@ class Composed(Method):
         down = self.base.deliver(server, state, client_id)
         return self._delivered(server, state, client_id, down, "inputs", "companion", "finish")
 
+    def local_model(self, server: Server, down: Down, up: Up) -> Tree | None:
+        """Return the model of a client after its step, as the base reads its reply."""
+        return self.base.local_model(server, down, up)
+
     def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
         """Return the models of the base, of the companion and of the guest that finishes."""
         served = dict(self.base.serves(client, down))

@@ -54,6 +54,13 @@ class DataConfig(Settings):
     split: tuple[float, float, float] = Field(
         (0.7, 0.1, 0.2), description="shares of training, validation and test inside a client"
     )
+    server_validation: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the samples that are the server's validation set and no client's, "
+        "drawn before the partition; 0: the server uses the clients' validation parts",
+    )
     test: Literal["local", "global", "site"] = Field(
         "local",
         description="local: each client its own part; global: one for all; "
@@ -259,6 +266,11 @@ def _check_apart(config: DataConfig) -> None:
             f"samples: {config.samples}",
             config.samples is not None,
             "they are drawn from the rows of all sites; leave it out",
+        ),
+        (
+            f"server_validation: {config.server_validation}",
+            config.server_validation > 0,
+            "it is drawn from the rows of all sites; leave it out",
         ),
         (
             "normalise: pooled",

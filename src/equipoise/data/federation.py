@@ -117,20 +117,19 @@ class DataSplit:
         validation: The validation samples of each client.
         test: The test samples of each client; empty parts if all share one test set.
         shared_test: The test samples that all clients share.
+        held_out: The validation samples of the server that belong to no client.
     """
 
     train: Parts
     validation: Parts
     test: Parts
     shared_test: np.ndarray
+    held_out: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def used_rows(self) -> np.ndarray:
         """Return the positions of all samples in use, sorted, each once."""
-        return np.unique(
-            np.concatenate(
-                [self.train.index, self.validation.index, self.test.index, self.shared_test]
-            )
-        )
+        clients = (self.train.index, self.validation.index, self.test.index)
+        return np.unique(np.concatenate([*clients, self.shared_test, self.held_out]))
 
     def through(self, positions: np.ndarray) -> DataSplit:
         """Return the same split with every position i replaced by positions[i]."""
@@ -139,6 +138,7 @@ class DataSplit:
             self.validation.through(positions),
             self.test.through(positions),
             positions[self.shared_test],
+            positions[self.held_out],
         )
 
 
@@ -160,6 +160,8 @@ class Federation:
         metadata: Facts about the data that a run records.
         recipe: How inputs were prepared, to prepare new data in the same way.
         source: The row of the data set from which each row of x was made.
+        held_out: Positions of the server's validation samples that belong to no client; empty
+            unless `data.server_validation` is set.
     """
 
     name: str
@@ -175,11 +177,15 @@ class Federation:
     metadata: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     source: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    held_out: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def server_validation(self) -> np.ndarray:
-        """The validation set of a simulated server: all clients' validation samples, each once."""
-        return np.unique(self.validation.index)
+        """The validation set of a simulated server.
+
+        It is what was held out for the server, else all clients' validation samples, each once.
+        """
+        return self.held_out if len(self.held_out) else np.unique(self.validation.index)
 
 
 def join_federations(

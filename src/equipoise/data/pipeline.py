@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_CLIENTS = 10
 _LARGE_IMAGE = 64  # pixels per side above which partitions see a smaller copy
 _SMALL_IMAGE = 32
+SERVER_VALIDATION = "server validation"  # names a random stream
 
 
 def federate(
@@ -189,8 +190,10 @@ def _federate(
     pool, shared_test = _pool_and_shared_test(config, seed, dataset, groups)
     if config.samples is not None and config.samples < len(pool):
         pool = np.sort(stream(seed, "samples").choice(pool, config.samples, replace=False))
+    pool, held_out = _hold_out(config, seed, dataset, pool, groups)
     partition = _partition(config, seed, dataset, pool)
     data_split = _split_partition(config, seed, dataset, partition, groups, shared_test, client)
+    data_split = replace(data_split, held_out=held_out)
     if client is not None:
         _refuse_without_training(client, data_split)
     metadata = _metadata(dataset, partition, data_split, groups, pool)
@@ -226,6 +229,8 @@ def _metadata(
         "notes": list(dataset.notes),
         **partition.metadata,
     }
+    if len(data_split.held_out):
+        metadata["server_validation"] = len(data_split.held_out)
     if dataset.task.classifies:
         distance = label_distance(dataset.y.numpy(), partition.parts, pool, dataset.task.outputs)
         metadata["label_distance"] = distance.round(6).tolist()
@@ -497,6 +502,28 @@ def _split_off_test(
         Parts.of([pool]), (1 - test_share, 0.0, test_share), seed, _strata(dataset), groups
     )
     return rest[0], test[0]
+
+
+def _hold_out(
+    config: DataConfig, seed: int, dataset: Dataset, pool: np.ndarray, groups: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pool without the server's own validation set, and that set.
+
+    It is drawn from a stream of its own, so that data without it stay as they are.
+    """
+    share = config.server_validation
+    if not share:
+        return pool, np.empty(0, np.int64)
+    shares = (1 - share, share, 0.0)
+    rest, held_out, _ = split(
+        Parts.of([pool]), shares, seed, _strata(dataset), groups, SERVER_VALIDATION
+    )
+    if not len(held_out[0]):
+        raise ValueError(
+            f"data.server_validation: expected a share with at least one of the {len(pool)} "
+            f"samples, got {share:g}; use a larger share, or leave it out"
+        )
+    return rest[0], held_out[0]
 
 
 def _partition(config: DataConfig, seed: int, dataset: Dataset, rows: np.ndarray) -> Partition:

@@ -99,6 +99,7 @@ def prepare(
         metadata=metadata,
         recipe=recipe,
         source=inputs.rows,
+        held_out=inputs.split.held_out,
     )
 
 
@@ -225,15 +226,18 @@ def _prepare_table(
         rows.append(part.index)
         parts.append(Parts(np.arange(start, end), part.offsets))
         start = end
-    shared = split.shared_test
-    if len(shared):
-        blocks.append(encoding.apply(coded[shared], recipe, None))
-        rows.append(shared)
+    common = []
+    for own_rows in (split.shared_test, split.held_out):
+        if len(own_rows):
+            blocks.append(encoding.apply(coded[own_rows], recipe, None))
+            rows.append(own_rows)
+        common.append(np.arange(start, start + len(own_rows)))
+        start += len(own_rows)
     x = np.concatenate(blocks)
     if scaling == "agreed":
         _check_agreed_scale(x, recipe)
     train, validation, test = parts
-    new_split = DataSplit(train, validation, test, np.arange(start, start + len(shared)))
+    new_split = DataSplit(train, validation, test, *common)
     return _Inputs(torch.from_numpy(x), np.concatenate(rows), new_split, recipe)
 
 
@@ -249,10 +253,10 @@ def _check_agreed_scale(x: np.ndarray, recipe: Recipe) -> None:
 
 def _table_scaling(dataset: Dataset, config: DataConfig, split: DataSplit) -> str:
     """Return the scaling of a table: client, pooled, agreed or none."""
-    has_shared_test = len(split.shared_test) > 0
+    has_common_rows = len(split.shared_test) > 0 or len(split.held_out) > 0
     scaling = config.normalise
     if scaling == "auto":
-        scaling = "pooled" if has_shared_test else "client"
+        scaling = "pooled" if has_common_rows else "client"
     if scaling not in ("client", "pooled", "agreed", "none"):
         raise ValueError(
             f"normalise: {scaling} is for images and {dataset.name} is a table; "
@@ -260,10 +264,11 @@ def _table_scaling(dataset: Dataset, config: DataConfig, split: DataSplit) -> st
         )
     if scaling == "agreed":
         check_scaling(dataset.schema or schema_of(dataset))
-    if scaling == "client" and has_shared_test:
+    if scaling == "client" and has_common_rows:
         raise ValueError(
-            "normalise: client has no statistics for a test set that all clients share; "
-            "use pooled, agreed or none, or test: local"
+            "normalise: client has no statistics for samples that belong to no client, such as a "
+            "test set that all share; use pooled, agreed or none, or test: local without "
+            "server_validation"
         )
     if config.augment:
         raise ValueError(

@@ -64,8 +64,8 @@ def split(
         seed: The seed of the experiment.
         strata: The class of every sample of the data set; none for no stratification.
         groups: The group of every sample of the data set; none if all samples are different.
-        client: The client by which the random stream is named, if its samples are split alone;
-            none: one stream for all clients.
+        client: The client by which the random stream is named, if its samples are split alone, or
+            another name of the stream; none: one stream for all clients.
 
     Returns:
         Training, validation and test samples.

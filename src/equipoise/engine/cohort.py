@@ -20,6 +20,7 @@ from equipoise.runtime.messages import Reply, Request, StateRef, reply_file, sta
 from equipoise.server import Server
 from equipoise.storage.store import RoundRecord, RunError
 from equipoise.transports.base import ClientError, Transport
+from equipoise.tree import Tree
 
 log = logging.getLogger("equipoise")
 
@@ -194,7 +195,7 @@ class RoundCohort(Cohort):
         provisional: The states that clients reached in this round.
         discarded: Files that nobody will read again.
         banned: Clients that are not sampled in the next attempt.
-        uploads: The last replies with models.
+        local_models: The models of clients after their last step, if distances are measured.
     """
 
     def __init__(self, clients: Clients, ids: Iterable[str], record: RoundRecord) -> None:
@@ -214,7 +215,7 @@ class RoundCohort(Cohort):
         self.provisional: dict[str, StateRef] = {}
         self.discarded: set[str] = set()
         self.banned: set[str] = set()
-        self.uploads: Ups | None = None
+        self.local_models: dict[str, Tree] = {}
         self._began = time.perf_counter()
         self._busy = 0.0  # seconds of work at clients
         self._waited = 0.0  # seconds in exchanges
@@ -231,16 +232,27 @@ class RoundCohort(Cohort):
         began = time.perf_counter()
         self.exchanges += 1
         name = step_name(self.clients.method, step)
-        asked = list(self.joined)
-        downs = {client: each(client) if each is not None else down or Down() for client in asked}
+        clients = list(self.joined)
+        downs = {}
+        for client in clients:
+            downs[client] = each(client) if each is not None else down or Down()
         accepted = self._accepted(name, self._received(name, downs))
-        self.record.bytes_down += sum(size(downs[client]) for client in asked)
+        self.record.bytes_down += sum(size(downs[client]) for client in clients)
         self._waited += time.perf_counter() - began
-        self._check_enough(asked, accepted, strict)
+        self._check_enough(clients, accepted, strict)
         ups = Ups([(client, accepted.get(client)) for client in self.ids])
-        if "model" in ups[0]:
-            self.uploads = ups
+        if self.clients.experiment.evaluation.distances:
+            self.local_models = self._local_models(downs, ups) or self.local_models
         return ups
+
+    def _local_models(self, downs: Mapping[str, Down], ups: Ups) -> dict[str, Tree]:
+        """Return the models that follow from the replies of a step; none if it is no training."""
+        models = {}
+        for client, up in zip(ups.ids, ups, strict=True):
+            model = self.clients.method.local_model(self.server, downs[client], up)
+            if model is not None:
+                models[client] = model
+        return models
 
     def _accepted(self, step: str, replies: Sequence[Reply]) -> dict[str, Up]:
         """Validate replies; return the uploads that count, by client."""
@@ -258,22 +270,24 @@ class RoundCohort(Cohort):
                 self._refuse(reply, reason or "no reply")
         return accepted
 
-    def _check_enough(self, asked: Sequence[str], accepted: Mapping[str, Up], strict: bool) -> None:
+    def _check_enough(
+        self, clients: Sequence[str], accepted: Mapping[str, Up], strict: bool
+    ) -> None:
         """Abort the attempt if too few replies counted."""
-        missing = len(asked) - len(accepted)
+        missing = len(clients) - len(accepted)
         if missing and not self.server.round:
             client, reason = self.record.rejected[0][2:]
             raise RoundAborted(
-                f"every client has to answer, and {missing} of {len(asked)} did not; "
+                f"every client has to answer, and {missing} of {len(clients)} did not; "
                 f"the first, {client!r}: {reason}"
             )
         if missing and strict:
-            self.banned |= set(asked) - set(accepted)
+            self.banned |= set(clients) - set(accepted)
             raise RoundAborted(f"client {sorted(self.banned)[0]!r} left in a step that needs all")
         is_training = 0 < self.server.round <= self.server.rounds
         floor = self.clients.experiment.participation.floor if is_training else 1
         if len(accepted) < floor:
-            raise RoundAborted(f"{len(accepted)} of {len(asked)} replies counted")
+            raise RoundAborted(f"{len(accepted)} of {len(clients)} replies counted")
 
     def weighed(self, ids: Sequence[str], weights: Weights) -> None:
         """Record the shares of clients in the aggregation; see `Cohort.weighed`."""

@@ -17,7 +17,7 @@ from equipoise.data.samples import Samples
 from equipoise.engine.cohort import RoundCohort
 from equipoise.engine.reply_validation import validate_model
 from equipoise.experiment import Evaluation
-from equipoise.method import Method, Ups
+from equipoise.method import Method
 from equipoise.metrics import Metric, parameter_distances, registry
 from equipoise.records import Down, State
 from equipoise.runtime import client_histograms
@@ -34,6 +34,7 @@ from equipoise.runtime.evaluation_messages import (
 from equipoise.runtime.messages import Reply
 from equipoise.server import Server
 from equipoise.storage.store import RoundRecord
+from equipoise.tree import Tree
 from equipoise.validation.names import is_valid_name
 
 log = logging.getLogger("equipoise")
@@ -124,8 +125,8 @@ class Evaluator:
         last = record.round >= self.server.rounds
         self.ending = record.finish or (last and not finishes)
         measurements: list[Measurement] = []
-        if settings.distances and "model" in state and cohort.uploads is not None:
-            for client, space, measure, value in self.distances(cohort.uploads, state):
+        if settings.distances and "model" in state and cohort.local_models:
+            for client, space, measure, value in self.distances(cohort.local_models, state):
                 measurements.append((client, "local", "after_local", space, measure, value))
         if last or (settings.every and record.round % settings.every == 0):
             phases = ["final"] if record.finish else ["received"]
@@ -384,25 +385,26 @@ class Evaluator:
             for metric, value in values.items():
                 self.clinical.append((SHARED, name, "shared", metric, value))
 
-    def distances(self, ups: Ups, state: State) -> list[tuple[str, str, str, float]]:
+    def distances(
+        self, models: Mapping[str, Tree], state: State
+    ) -> list[tuple[str, str, str, float]]:
         """Return the distance of each client's model from the new global one.
 
         Args:
-            ups: The replies with the clients' models.
+            models: Client -> its model after the last step.
             state: The server's state with the global model.
 
         Returns:
             Rows (client, space, measure, value), for parameters and for mean features.
         """
         orders = [
-            (client, FeatureDistance(self._delivered(state, client), up.model, state.model))
-            for client, up in zip(ups.ids, ups, strict=True)
+            (client, FeatureDistance(self._delivered(state, client), model, state.model))
+            for client, model in models.items()
         ]
-        uploaded = dict(zip(ups.ids, ups, strict=True))
         rows = []
         for reply in self._answers(orders):
             client = reply.client
-            parameters = parameter_distances(uploaded[client].model.params, state.model.params)
+            parameters = parameter_distances(models[client].params, state.model.params)
             embedding = dict(reply.up or {})
             if not _are_distances(embedding, parameters):
                 self.failures[client] = "it sent distances of another form"

@@ -16,18 +16,18 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     Yields:
         A function that returns True once the run shall end.
     """
-    asked = threading.Event()
+    stopping = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield stopping.is_set
         return
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        stopping.set()
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = signal.signal(signal.SIGINT, request_stop)
     try:
-        yield asked.is_set
+        yield stopping.is_set
     finally:
         signal.signal(signal.SIGINT, before)

@@ -72,6 +72,17 @@ class FedMDFG(Method):
         client.state["_model"] = down.model
         return Up(loss=loss, gradient=gradient)
 
+    def local_model(self, server: Server, down: Down, up: Up) -> Tree | None:
+        """Return the received model after one step along the client's own gradient.
+
+        Clients of FedMDFG have no model of their own. This is where their data alone would lead,
+        with the learning rate of the round.
+        """
+        if "gradient" not in up:
+            return None
+        stepped: Tree = down.model + -server.lr * up.gradient
+        return stepped
+
     def trial(self, client: Client, down: Down) -> Up:
         """Report the loss after a step; only the first trial of a round sends the direction."""
         if "direction" in down:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,7 @@ SINGLE_LINES = 20  # up to this many clients each has a line of its own; above, 
 NAMED_ROWS = 30  # up to this many clients each has a row with its name
 NAMED_POINTS = 10  # up to this many methods each point carries its name; above, a legend
 MANY_POINTS = 300  # above, points are drawn as an image inside the picture
+PANELS_IN_A_ROW = 3
 MOST_STACKED = len(COLOURS) + 4  # up to this many clients weights are stacked
 Point = tuple[float, float]  # average and standard deviation
 End = tuple[str, float, float, str]  # name, x, y and colour of the end of a line
@@ -142,14 +145,18 @@ def learning_by_method(histories: Mapping[str, Sequence[History]], metric: Metri
 
 
 def sweep(
-    lines: Mapping[str, Sequence[tuple[Any, float, float, float]]], key: str, metric: Metric
+    lines: Mapping[str, Sequence[tuple[Any, float, float, float]]],
+    key: str,
+    title: str,
+    scale: float = 1.0,
 ) -> Figure:
     """Draw a measure against the values of a setting, one line per method.
 
     Args:
         lines: Method -> value of the setting, mean, and the ends of its interval over seeds.
         key: The setting, on the horizontal axis.
-        metric: The metric of the values.
+        title: The measure, on the vertical axis.
+        scale: Factor from the numbers to the unit of the axis.
     """
     figure, axes = new(max(3.3, 1.0 + 0.17 * len(lines)))
     values = list(dict.fromkeys(point[0] for line in lines.values() for point in line))
@@ -157,15 +164,91 @@ def sweep(
     ends = []
     for position, (method, line) in enumerate(lines.items()):
         x = [float(point[0]) if numeric else float(values.index(point[0])) for point in line]
-        means, low, high = np.array([point[1:] for point in line]).T * metric.scale
+        means, low, high = np.array([point[1:] for point in line]).T * scale
         style = apart(position, len(x)) | {"marker": MARKERS[position % len(MARKERS)]}
         axes.plot(x, means, **style)
         axes.fill_between(x, low, high, color=style["color"], alpha=0.1, linewidth=0)
         ends.append((method, x[-1], float(means[-1]), style["color"]))
     axes.set_xticks([float(value) for value in values] if numeric else range(len(values)))
     axes.set_xticklabels([str(value) for value in values])
-    label(axes, key, f"mean {metric.title}")
+    label(axes, key, title)
     name_ends(axes, ends)
+    return figure
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One row of a figure of numbers.
+
+    Attributes:
+        name: The row.
+        value: Our number; NaN without one.
+        half: Half of its interval; NaN without one.
+        printed: The published number; NaN without one.
+    """
+
+    name: str
+    value: float
+    half: float
+    printed: float
+
+
+def numbers_by_row(panels: Mapping[str, Sequence[Mark]], title: str) -> Figure:
+    """Draw numbers with intervals next to published ones, a panel per condition.
+
+    Args:
+        panels: Condition -> rows, the same in every panel.
+        title: The measure, on the horizontal axis.
+    """
+    names = [mark.name for mark in next(iter(panels.values()))]
+    columns = min(len(panels), PANELS_IN_A_ROW)
+    lines = math.ceil(len(panels) / columns)
+    height = lines * (0.75 + 0.21 * len(names)) + 0.4
+    figure = Figure(figsize=(1.9 + 2.4 * columns, height), layout="constrained")
+    grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (condition, marks) in zip(grid.flat, panels.items(), strict=False):
+        _number_rows(axes, marks)
+        axes.set_title(short(condition), fontsize=9)
+        axes.set_xlabel(title)
+    grid[0, 0].set_yticks(range(len(names)), list(map(short, names)), fontsize=8)
+    grid[0, 0].set_ylim(len(names) - 0.4, -0.6)
+    ours, printed = grid[0, 0].get_legend_handles_labels()
+    figure.legend(ours, printed, loc="outside lower center", ncols=2)
+    return figure
+
+
+def _number_rows(axes: Axes, marks: Sequence[Mark]) -> None:
+    rows = np.arange(len(marks))
+    values = np.array([mark.value for mark in marks])
+    halves = np.nan_to_num([mark.half for mark in marks])
+    printed = np.array([mark.printed for mark in marks])
+    style: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 2, "color": COLOURS[0]}
+    axes.errorbar(values, rows, xerr=halves, label="ours", **style)
+    if np.isfinite(printed).any():
+        hollow: dict[str, Any] = {"facecolors": "none", "edgecolors": COLOURS[1]}
+        axes.scatter(printed, rows, s=26, marker="D", label="paper", **hollow)
+    axes.grid(visible=False, axis="y")
+
+
+def values_of_clients(values: Mapping[str, np.ndarray], title: str) -> Figure:
+    """Draw the value of every client, a row per method, with the mean as a bar.
+
+    Args:
+        values: Row -> values of its clients.
+        title: The measure, on the horizontal axis.
+    """
+    figure, axes = new(max(2.0, 0.9 + 0.36 * len(values)))
+    for row, own in enumerate(values.values()):
+        offsets = 0.26 * np.linspace(-1, 1, len(own)) if len(own) > 1 else np.zeros(1)
+        axes.scatter(own, row + offsets, s=14, color=COLOURS[0], alpha=0.7, linewidths=0)
+        mean = float(own.mean())
+        axes.plot([mean, mean], [row - 0.38, row + 0.38], color=DARK, linewidth=2)
+    axes.set_yticks(range(len(values)), list(map(short, values)))
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    label(axes, f"{title}; bar: mean", "")
     return figure
 
 

@@ -187,7 +187,10 @@ def _sweep_picture(
         first = f"{written(line[0][1], metric)} at {line[0][0]}"
         last = f"{written(line[-1][1], metric)} at {line[-1][0]}"
         parts.append(f"{method}: from {first} to {last}.")
-    return Picture(f"By {key}", " ".join(parts), lambda: figures.sweep(lines, key, metric))
+    title = f"mean {metric.title}"
+    return Picture(
+        f"By {key}", " ".join(parts), lambda: figures.sweep(lines, key, title, metric.scale)
+    )
 
 
 def _gains_by_method(entries: Mapping[str, Sequence[Entry]]) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,6 +22,7 @@ from equipoise.validation.names import closest, quoted
 PAPER = "paper"
 GLOBAL_TEST = "global"
 FEDAVG = "fedavg"
+FRACTION = "fraction"
 
 
 class Source(BaseModel):
@@ -35,6 +36,27 @@ class Source(BaseModel):
         default_factory=list,
         description="where the study departs from the paper, or the paper is silent",
     )
+    changed: list[str] = Field(
+        default_factory=list,
+        description="settings that were changed after a result had been seen, with date and reason",
+    )
+
+
+class FigureEntry(BaseModel):
+    """A figure of a study, as the paper has it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["bars", "curves", "clients", "groups", "sweep", "contributions"] = Field(
+        description="bars: a measure by row; curves: means by round; clients: values of clients by "
+        "row; groups: a measure by domain; sweep: a measure by a parameter of the method; "
+        "contributions: of clients, against what they reach alone"
+    )
+    measure: str = Field("", description="default: the first one of the study")
+    rows: list[str] = Field(default_factory=list, description="default: all")
+    conditions: list[str] = Field(default_factory=list, description="default: all")
+    parameter: str = Field("", description="of the method, on the axis of a sweep")
+    title: str = Field("", description="such as `Figure 5`")
 
 
 class ClaimEntry(BaseModel):
@@ -96,7 +118,13 @@ class StudyFile(BaseModel):
         default_factory=dict,
         description="condition -> measure -> row -> number, or [mean, deviation], as printed",
     )
+    printed_as: Literal["percent", "fraction"] = Field(
+        "percent", description="unit in which the paper prints shares such as accuracies"
+    )
     claims: list[ClaimEntry | str] = Field(default_factory=list)
+    figures: list[FigureEntry] = Field(
+        default_factory=list, description="default: bars of the first measure, and curves"
+    )
     scales: dict[str, Scale] = Field(min_length=1)
 
 
@@ -212,6 +240,7 @@ def load_study(path: Path | str, allow_imports: Iterable[str] = ()) -> Study:
     target = _target(path, file, rows)
     _check_printed(path, file, rows)
     _check_scales(path, file)
+    _check_figures(path, file, rows)
     claims, sayings = _claims(path, file, rows)
     return Study(path, file, rows, claims, sayings, permitted(content, allow_imports), target)
 
@@ -313,6 +342,37 @@ def _check_scales(path: Path, file: StudyFile) -> None:
         for condition in [*(scale.conditions or ()), *scale.seeds_at]:
             if condition not in file.conditions:
                 raise _unknown(path, f"scales.{name}", "condition", condition, file.conditions)
+
+
+def _check_figures(path: Path, file: StudyFile, rows: tuple[Row, ...]) -> None:
+    names = [row.name for row in rows]
+    for number, figure in enumerate(file.figures):
+        key = f"figures.{number}"
+        for row in figure.rows:
+            if row not in names:
+                raise _unknown(path, key, "row", row, names)
+        for condition in figure.conditions:
+            if condition not in file.conditions:
+                raise _unknown(path, key, "condition", condition, file.conditions)
+        if figure.measure and figure.measure not in file.measures:
+            raise _unknown(path, key, "measure", figure.measure, file.measures)
+        if figure.kind == "sweep":
+            _check_sweep(path, key, file, figure, rows)
+
+
+def _check_sweep(
+    path: Path, key: str, file: StudyFile, figure: FigureEntry, rows: tuple[Row, ...]
+) -> None:
+    for row in rows:
+        if figure.rows and row.name not in figure.rows:
+            continue
+        settings = file.methods[row.method]
+        value = settings.get(figure.parameter) if isinstance(settings, Mapping) else None
+        if not isinstance(value, (int, float)):
+            raise ConfigurationError(
+                f"{path}: {key}: expected a parameter that is a number in every row, but "
+                f"methods.{row.method} has no number {quoted(figure.parameter)}"
+            )
 
 
 def _claims(

@@ -1,169 +1,323 @@
-"""A study as a page of Markdown: verdicts, tables beside the printed numbers, and conditions."""
+"""A study as text: verdicts, and tables with the printed numbers next to ours."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from equipoise.comparison.measures import Measure, measures
 from equipoise.metrics.registry import Metric
-from equipoise.study.definition import PAPER
+from equipoise.study.definition import FRACTION, PAPER, Scale, Study
 from equipoise.study.plan import Refusal
 from equipoise.study.table import StudyTable
 from equipoise.study.verdicts import FAILS, HOLDS, OPEN, Sample, Test, Verdict
 
-SYMBOLS = {HOLDS: "✔ holds", FAILS: "✘ does not hold", OPEN: "? cannot be told"}
+NOT_RUN = "not run"
+DECISIONS = (HOLDS, FAILS, OPEN, NOT_RUN)
+SYMBOLS = {HOLDS: "✔ holds", FAILS: "✘ does not hold", OPEN: "? cannot be told", NOT_RUN: NOT_RUN}
 NOTHING = "–"
+CLAIMS_TEXT = (
+    "The difference is that of the comparison that supports the claim least; a positive one "
+    "supports the claim. p is corrected for the number of claims (Holm). A true difference of the "
+    "smallest detectable size would be found in 80 % of such studies."
+)
+CELLS_TEXT = (
+    "“ours” is the mean over seeds with its 95 % t-interval; a number without an interval is a "
+    "single seed. “paper” is what the paper prints, with its deviation."
+)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Header and rows of a table."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How much of a study has been run at one scale.
+
+    Attributes:
+        done: Number of methods, conditions and seeds with results.
+        planned: Number of all of them, training alone not counted.
+    """
+
+    done: int
+    planned: int
+
+    @property
+    def complete(self) -> bool:
+        """True if nothing is missing."""
+        return self.done >= self.planned
 
 
 def study_page(table: StudyTable, refusals: Sequence[Refusal] = ()) -> str:
-    """Return the page of a study.
+    """Return the page of a study in Markdown.
 
     Args:
         table: The results.
         refusals: Methods that refuse their settings, named under the tables.
     """
-    file = table.study.file
-    parts = [f"# {file.title}", _header(table)]
-    if not table.records:
-        return "\n\n".join([*parts, "Nothing has been run at this scale yet."]) + "\n"
-    parts.append(_verdicts(table))
+    parts = [f"# {table.study.file.title}", describe_runs(table)]
+    if table.verdicts:
+        parts.append(f"## Claims\n\n{markdown(claims_grid(table))}\n\n{CLAIMS_TEXT}")
+    for grid in condition_grids(table):
+        parts.append(f"## {grid.title}\n\n{markdown(grid)}")
+    parts.append(CELLS_TEXT)
+    parts += [describe_environment(table), describe_refusals(refusals), differences(table.study)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown(grid: Grid) -> str:
+    """Return a table in Markdown."""
+    lines = [_markdown_row(grid.header), "|" + "---|" * len(grid.header)]
+    lines += [_markdown_row(row) for row in grid.rows]
+    return "\n".join(lines)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def progress_of(table: StudyTable) -> Progress:
+    """Return how much of a study has been run."""
     scale = table.study.scale(table.scale)
+    planned = set()
     for condition in table.study.conditions(scale):
-        parts.append(_condition(table, condition))
-    parts.append(_legend(table))
-    if refusals:
-        lines = [f"- {one.method} at {one.condition}: {one.reason}" for one in refusals]
-        parts.append("\n".join(["## Methods that refused their settings", "", *lines]))
-    if file.source is not None and file.source.notes:
-        notes = [f"- {note}" for note in file.source.notes]
-        parts.append("\n".join(["## Differences from the paper", "", *notes]))
-    return "\n\n".join(parts) + "\n"
+        for seed in table.study.seeds(scale, condition):
+            planned |= {(method, condition, seed) for method in table.study.file.methods}
+    done = {(record.method, record.condition, record.seed) for record in table.records}
+    return Progress(len(planned & done), len(planned))
+
+
+def describe_runs(table: StudyTable) -> str:
+    """Return where a table comes from, its scale, and how much of it was run."""
+    source = table.study.file.source
+    origin = "" if source is None else f"{source.paper}, {source.table}. "
+    progress = progress_of(table)
+    scale = describe_scale(table.study, table.scale)
+    if not progress.done:
+        return f"{origin}Nothing has been run at {scale} yet."
+    amount = "all" if progress.complete else f"{progress.done} of"
+    return f"{origin}Run at {scale}: {amount} {progress.planned} runs."
+
+
+def describe_scale(study: Study, name: str) -> str:
+    """Return the name of a scale and the settings in which it differs from the paper's."""
+    if name == PAPER:
+        return "the paper's own scale"
+    changes = _changes(study.scale(name))
+    return f"scale `{name}`" + (f" ({changes})" if changes else "")
+
+
+def _changes(scale: Scale) -> str:
+    parts = [f"{key} {value}" for key, value in scale.settings.items()]
+    if scale.seeds is not None:
+        parts.append(f"seeds {', '.join(map(str, scale.seeds))}")
+    for condition, seeds in scale.seeds_at.items():
+        parts.append(f"seeds {', '.join(map(str, seeds))} at {condition}")
+    if scale.conditions is not None:
+        parts.append(f"only {', '.join(scale.conditions)}")
+    return "; ".join(parts)
+
+
+def decision_of(verdict: Verdict) -> str:
+    """Return the decision on a claim; `NOT_RUN` if no seed of its comparisons has been run."""
+    if verdict.decision == OPEN and not verdict.seen:
+        return NOT_RUN
+    return verdict.decision
 
 
 def count_decisions(verdicts: Sequence[Verdict]) -> dict[str, int]:
     """Return decision -> number of claims."""
-    counts = dict.fromkeys((HOLDS, FAILS, OPEN), 0)
+    counts = dict.fromkeys(DECISIONS, 0)
     for verdict in verdicts:
-        counts[verdict.decision] += 1
+        counts[decision_of(verdict)] += 1
     return counts
 
 
-def _header(table: StudyTable) -> str:
-    source = table.study.file.source
-    origin = "" if source is None else f"{source.paper}, {source.table}. "
-    size = "the paper's own scale" if table.scale == PAPER else f"scale `{table.scale}`"
-    runs = len({(r.run, r.method, r.condition) for r in table.records})
-    return f"{origin}Run at {size}: {runs} {'run' if runs == 1 else 'runs'}."
+def claims_grid(table: StudyTable) -> Grid:
+    """Return the verdicts on all claims."""
+    header = ["claim", "the paper", "verdict", "difference (95 %)", "smallest detectable", "p"]
+    rows = [_verdict_row(verdict, table) for verdict in table.verdicts]
+    return Grid("Claims", header, rows)
 
 
-def _verdicts(table: StudyTable) -> str:
-    if not table.verdicts:
-        return "The study makes no claim."
-    lines = [
-        "## Claims",
-        "",
-        "| claim | verdict | difference (95 % interval) | smallest detectable | p |",
-        "|---|---|---|---|---|",
-    ]
-    for verdict in table.verdicts:
-        lines.append(_verdict_row(verdict, table.metric))
-    lines += [
-        "",
-        "The difference is that of the comparison that supports the claim least; positive supports "
-        "the claim. p is corrected for the number of claims (Holm). The smallest detectable "
-        "difference is found in 80 % of such studies.",
-    ]
-    return "\n".join(lines)
-
-
-def _verdict_row(verdict: Verdict, metric: Metric | None) -> str:
-    column = _measure_of(verdict.claim.left.measure, metric)
-    weakest = _weakest(verdict.tests)
-    text = NOTHING
-    if weakest is not None:
-        low, high = weakest.difference.interval()
-        opponent = "" if weakest.right is None else f" against {weakest.right}"
-        mean = _figure(weakest.difference.mean, column, signed=True)
-        bounds = f"{_figure(low, column, True)} to {_figure(high, column, True)}"
-        text = f"{mean} ({bounds}){opponent} at {weakest.condition}"
-    decision = SYMBOLS[verdict.decision]
+def _verdict_row(verdict: Verdict, table: StudyTable) -> list[str]:
+    words = table.study.sayings.get(verdict.claim.text, "")
+    decision = decision_of(verdict)
+    cells = [f"`{verdict.claim.text}`", words, SYMBOLS[decision]]
+    if decision == NOT_RUN:
+        return [*cells, NOTHING, NOTHING, NOTHING]
+    cells[-1] += restriction(table, verdict)
     if verdict.reason:
-        decision += f": {verdict.reason}"
-    detectable = _figure(verdict.detectable, column)
-    return f"| `{verdict.claim.text}` | {decision} | {text} | {detectable} | {verdict.p:.2g} |"
+        cells[-1] += f": {verdict.reason}"
+    column = measure_of(verdict.claim.left.measure, table.metric)
+    detectable = number(verdict.detectable, column)
+    return [*cells, _weakest_difference(verdict.tests, column), detectable, f"{verdict.p:.2g}"]
 
 
-def _weakest(tests: Sequence[Test]) -> Test | None:
+def restriction(table: StudyTable, verdict: Verdict) -> str:
+    """Return the conditions of a verdict if a scale leaves some of its claim's out; else empty."""
+    conditions = table.study.scale(table.scale).conditions
+    if conditions is None or verdict.claim.conditions:
+        return ""
+    return f" (at {', '.join(conditions)} only)"
+
+
+def _weakest_difference(tests: Sequence[Test], column: Measure) -> str:
     known = [test for test in tests if math.isfinite(test.difference.mean)]
-    return min(known, key=lambda test: test.difference.mean) if known else None
+    if not known:
+        return NOTHING
+    weakest = min(known, key=lambda test: test.difference.mean)
+    text = number(weakest.difference.mean, column, signed=True)
+    low, high = weakest.difference.interval()
+    if math.isfinite(low):
+        text += f" ({number(low, column, signed=True)} to {number(high, column, signed=True)})"
+    if weakest.right is not None:
+        text += f" against {weakest.right}"
+    return f"{text} at {weakest.condition}"
 
 
-def _condition(table: StudyTable, condition: str) -> str:
-    columns = table.study.file.measures
-    printed = table.study.file.printed.get(condition, {})
-    lines = [f"## {condition}", "", "| row |" + "".join(f" {name} |" for name in columns)]
-    lines.append("|---|" + "---|" * len(columns))
-    for row in table.study.row_names:
-        cells = []
+def condition_grids(table: StudyTable) -> list[Grid]:
+    """Return a table for each condition: rows by measures, the paper's numbers next to ours."""
+    scale = table.study.scale(table.scale)
+    shown = table.study.conditions(scale)
+    if not table.records:
+        shown = [name for name in shown if table.study.file.printed.get(name)]
+    return [_condition_grid(table, condition) for condition in shown]
+
+
+def _condition_grid(table: StudyTable, condition: str) -> Grid:
+    study = table.study
+    printed = study.file.printed.get(condition, {})
+    columns = [name for name in study.file.measures if table.records or name in printed]
+    header = ["row"]
+    for name in columns:
+        header += [f"{name}, paper"] if name in printed else []
+        header += [f"{name}, ours"] if table.records else []
+    rows = []
+    for row in study.row_names:
+        if not table.records and not any(row in numbers for numbers in printed.values()):
+            continue
+        cells = [row]
         for name in columns:
-            sample = table.samples.get((row, condition, name))
-            cells.append(_cell(sample, printed.get(name, {}), row, name, table.metric))
-        lines.append(f"| {row} |" + "".join(f" {cell} |" for cell in cells))
-    return "\n".join(lines)
+            column = measure_of(name, table.metric)
+            if name in printed:
+                cells.append(_printed(printed[name].get(row), printed_factor(study, column)))
+            if table.records:
+                cells.append(_ours(table.samples.get((row, condition, name)), column))
+        rows.append(cells)
+    return Grid(condition, header, rows)
 
 
-def _cell(
-    sample: Sample | None,
-    printed: Mapping[str, object],
-    row: str,
-    name: str,
-    metric: Metric | None,
-) -> str:
-    column = _measure_of(name.partition("[")[0], metric)
-    ours = NOTHING if sample is None else _mean_with_interval(sample, column)
-    if row not in printed:
-        return ours
-    number = printed[row]
-    if isinstance(number, list):
-        return f"{ours} *({number[0]} ± {number[1]})*"
-    return f"{ours} *({number})*"
+def printed_factor(study: Study, column: Measure) -> float:
+    """Return the factor from a printed number to the unit of our column."""
+    return column.scale if study.file.printed_as == FRACTION else 1.0
 
 
-def _mean_with_interval(sample: Sample, column: Measure) -> str:
+def core_hours(hours: float) -> str:
+    """Return a cost as text: two digits below ten hours, whole hours above.
+
+    >>> core_hours(0.083), core_hours(2256)
+    ('0.083 core-hours', '2,256 core-hours')
+    """
+    return f"{hours:.2g} core-hours" if hours < 10 else f"{hours:,.0f} core-hours"
+
+
+def _printed(value: Any, factor: float) -> str:
+    if value is None:
+        return NOTHING
+    numbers = value if isinstance(value, list) else [value]
+    return " ± ".join(_in_unit(float(part), factor) for part in numbers)
+
+
+def _in_unit(value: float, factor: float) -> str:
+    if factor == 1:
+        return f"{value:g}"
+    return f"{value * factor:.2f}".rstrip("0").rstrip(".")
+
+
+def _ours(sample: Sample | None, column: Measure) -> str:
+    if sample is None or not sample.values:
+        return NOTHING
+    mean, half = mean_and_half(sample)
+    text = number(mean, column)
+    return text if math.isnan(half) else f"{text} ± {number(half, column)}"
+
+
+def mean_and_half(sample: Sample) -> tuple[float, float]:
+    """Return the mean over seeds and half of its 95 % t-interval; NaN for one seed."""
     values = np.array(list(sample.values.values()))
-    mean = _figure(float(values.mean()), column)
     if len(values) < 2:
-        return mean
-    half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
-    return f"{mean} ± {_figure(half, column)}"
+        return float(values.mean()), math.nan
+    error = values.std(ddof=1) / math.sqrt(len(values))
+    return float(values.mean()), float(stats.t.ppf(0.975, len(values) - 1) * error)
 
 
-def _measure_of(name: str, metric: Metric | None) -> Measure:
+def measure_of(name: str, metric: Metric | None) -> Measure:
+    """Return how the numbers of a column are written.
+
+    Args:
+        name: The measure, with a group of clients in brackets or without.
+        metric: The metric of the table; None before the first result.
+    """
     known = {} if metric is None else measures(metric)
-    if name == "best_average":
-        name = "average"
-    return known.get(name, Measure(name, digits=3))
+    return known.get(name.partition("[")[0], Measure(name, digits=3))
 
 
-def _figure(value: float, column: Measure, signed: bool = False) -> str:
+def number(value: float, column: Measure, signed: bool = False) -> str:
+    """Return a number as tables show it."""
     if not math.isfinite(value):
         return NOTHING
     sign = "+" if signed else ""
     return f"{value * column.scale:{sign}.{column.digits}f}"
 
 
-def _legend(table: StudyTable) -> str:
-    machines = sorted({str(r.environment.get("processor", "")) for r in table.records} - {""})
-    versions = sorted({record.version for record in table.records} - {""})
+def describe_environment(table: StudyTable) -> str:
+    """Return versions, dates and processors of the runs; empty without runs."""
+    if not table.records:
+        return ""
     dates = sorted({record.created[:10] for record in table.records} - {""})
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}" if dates else "unknown"
-    lines = [
-        "Means over seeds with 95 % t-intervals; in brackets what the paper prints. One number "
-        "without an interval is a single seed.",
-        f"Equipoise {', '.join(versions)}; {when}; {', '.join(machines) or 'unknown machine'}.",
-    ]
-    return "\n".join(lines)
+    parts = []
+    versions = sorted({record.version for record in table.records} - {""})
+    if versions:
+        parts.append(f"Equipoise {', '.join(versions)}")
+    if dates:
+        parts.append(dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}")
+    for key in ("torch", "cpu"):
+        values = sorted({str(record.environment.get(key, "")) for record in table.records} - {""})
+        if values:
+            parts.append(f"{key} {', '.join(values)}")
+    return f"Runs: {'; '.join(parts)}." if parts else ""
+
+
+def describe_refusals(refusals: Sequence[Refusal]) -> str:
+    """Return the methods that refuse their settings, with reasons; empty if none does."""
+    if not refusals:
+        return ""
+    lines = [f"- {refusal.method} at {refusal.condition}: {refusal.reason}" for refusal in refusals]
+    return "\n".join(["Methods that refused their settings:", "", *lines])
+
+
+def differences(study: Study) -> str:
+    """Return where a study differs from its paper, and what was changed after a result."""
+    source = study.file.source
+    if source is None:
+        return ""
+    parts = []
+    if source.notes:
+        notes = [f"- {note}" for note in source.notes]
+        parts.append("\n".join(["Differences from the paper:", "", *notes]))
+    if source.changed:
+        changes = [f"- {change}" for change in source.changed]
+        parts.append("\n".join(["Changed after a result had been seen:", "", *changes]))
+    return "\n\n".join(parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -76,6 +76,14 @@ class StudyTable:
             without=self._without,
         )
 
+    def records_of(self, row: str, condition: str) -> list[Record]:
+        """Return the results of a row under a condition, a record per seed."""
+        return list(self._rows.get((row, condition), {}).values())
+
+    def baseline_of(self, record: Record) -> Record | None:
+        """Return the result of training alone that belongs to a record; None without one."""
+        return self._alone.get(record.baseline)
+
     @cached_property
     def _without(self) -> set[tuple[str, str]]:
         """Rows of training alone with the measures that compare a row with training alone."""
@@ -93,9 +101,11 @@ class StudyTable:
         rows: dict[tuple[str, str], dict[int, Record]] = {}
         for row in self.study.rows:
             for (method, condition, seed), served in runs.items():
-                record = served_record(served, row) if method == row.method else None
-                if record is not None:
-                    rows.setdefault((row.name, condition), {})[seed] = record
+                if method != row.method:
+                    continue
+                own = served_record(served, row)
+                if own is not None:
+                    rows.setdefault((row.name, condition), {})[seed] = own
         return rows
 
     @cached_property
@@ -224,44 +234,90 @@ def test_variance(
     if name in record.cost or name in OF_CURVES:
         return NAN
     if name == "best_average":
-        column = "average"  # the same samples at another round
-    drawn = [_measure(record, *pair, column) for pair in _redrawn(record, baseline, shared)]
-    finite = [value for value in drawn if math.isfinite(value)]
+        name = "average"  # the same samples at another round
+    clients = [client for client in record.values if _in_group(record, client, column)]
+    drawn = _redrawn_measure(record, baseline, clients, name, shared)
+    finite = drawn[np.isfinite(drawn)]
     return float(np.var(finite, ddof=1)) if len(finite) > DRAWS // 2 else NAN
 
 
 test_variance.__test__ = False  # type: ignore[attr-defined]  # no test case of pytest
 
 
-Values = dict[str, float]  # client -> value
+def _in_group(record: Record, client: str, column: str) -> bool:
+    group = column.removesuffix("]").partition("[")[2]
+    return not group or record.groups.get(client) == group
 
 
-def _redrawn(
-    record: Record, baseline: Record | None, shared: bool
-) -> list[tuple[Values, Values | None]]:
-    """Return draws of the accuracies of a run and of training alone."""
+def _redrawn_measure(
+    record: Record, baseline: Record | None, clients: Sequence[str], name: str, shared: bool
+) -> np.ndarray:
+    """Return one number of a table for each draw of accuracies; NaN where it does not exist."""
     # The same draws in every process: the noise must not depend on the order of calls.
     digest = hashlib.blake2b(f"{record.run} {record.model}".encode(), digest_size=8)
     rng = np.random.default_rng(int.from_bytes(digest.digest(), "big"))
-    together = _draws(rng, record, shared)
-    if baseline is None:
-        return [(values, None) for values in together]
-    return list(zip(together, _draws(rng, baseline, shared), strict=True))
+    values = _values(record)
+    alone = {} if baseline is None else _values(baseline)
+    if name in CHANGES or name == "cf":
+        clients = [client for client in clients if math.isfinite(alone.get(client, NAN))]
+    clients = [client for client in clients if math.isfinite(values[client])]
+    if not clients:
+        return np.full(DRAWS, NAN)
+    together = _draws(rng, values, record.test_sizes, clients, shared)
+    if name in _LEVELS:
+        return _LEVELS[name](together)
+    if baseline is None or name not in (*CHANGES, "cf"):
+        return np.full(DRAWS, NAN)
+    before = _draws(rng, alone, baseline.test_sizes, clients, shared)
+    return _correlations(before, together) if name == "cf" else _CHANGES[name](together - before)
 
 
-def _draws(rng: np.random.Generator, record: Record, shared: bool) -> list[Values]:
-    known = {client: value for client, value in _values(record).items() if math.isfinite(value)}
-    sizes = np.array([record.test_sizes[client] for client in known])
-    accuracies = np.clip(np.array(list(known.values())), 0.0, 1.0)
+def _draws(
+    rng: np.random.Generator,
+    values: Mapping[str, float],
+    sizes: Mapping[str, int],
+    clients: Sequence[str],
+    shared: bool,
+) -> np.ndarray:
+    """Return accuracies drawn anew: draws x clients."""
+    counts = np.array([sizes[client] for client in clients])
+    accuracies = np.clip([values[client] for client in clients], 0.0, 1.0)
     if shared:
         # One uniform number for all clients: their quantiles rise and fall together.
-        correct = stats.binom.ppf(rng.uniform(size=(DRAWS, 1)), sizes, accuracies)
+        correct = stats.binom.ppf(rng.uniform(size=(DRAWS, 1)), counts, accuracies)
     else:
-        correct = rng.binomial(sizes, accuracies, size=(DRAWS, len(known)))
-    return [dict(zip(known, row, strict=True)) for row in (correct / sizes).tolist()]
+        correct = rng.binomial(counts, accuracies, size=(DRAWS, len(clients)))
+    drawn: np.ndarray = correct / counts
+    return drawn
 
 
-def _values(record: Record) -> Values:
+def _correlations(before: np.ndarray, together: np.ndarray) -> np.ndarray:
+    """Return 100 times the correlation of each row; NaN where all values of one are equal."""
+    first = before - before.mean(1, keepdims=True)
+    second = together - together.mean(1, keepdims=True)
+    norms = np.sqrt((first**2).sum(1) * (second**2).sum(1))
+    correlations: np.ndarray = np.full(len(norms), NAN)
+    np.divide(100 * (first * second).sum(1), norms, out=correlations, where=norms > 0)
+    return correlations
+
+
+# Numbers of a table for many draws at once; `aggregate` has the same of one.
+_LEVELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "average": lambda drawn: drawn.mean(1),
+    "worst": lambda drawn: drawn.min(1),
+    "best": lambda drawn: drawn.max(1),
+    "std": lambda drawn: drawn.std(1),
+}
+_CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "change": lambda drawn: drawn.mean(1),
+    "worst_change": lambda drawn: drawn.min(1),
+    "p10_change": lambda drawn: np.percentile(drawn, 10, axis=1),
+    "p90_change": lambda drawn: np.percentile(drawn, 90, axis=1),
+    "harmed": lambda drawn: (drawn < 0).mean(1),
+}
+
+
+def _values(record: Record) -> dict[str, float]:
     return {client: _or_nan(value) for client, value in record.values.items()}
 
 

@@ -81,6 +81,7 @@ class Verdict:
         p: p-value of the decision, corrected for the number of claims.
         tests: The comparisons of the claim, in the order of conditions and rows.
         reason: Why nothing can be told, if there is more to say than "not significant".
+        seen: True if at least one of its comparisons has been run.
     """
 
     claim: Claim
@@ -88,6 +89,7 @@ class Verdict:
     p: float
     tests: tuple[Test, ...]
     reason: str = ""
+    seen: bool = True
 
     @property
     def detectable(self) -> float:
@@ -144,6 +146,7 @@ class _Pair:
     differences: tuple[float, ...]
     test_variance: float
     missing: str = ""
+    seen: bool = True  # both rows have been run
 
 
 def opponents(claim: Claim, rows: Sequence[str]) -> list[str | None]:
@@ -181,7 +184,8 @@ def _pair(
     if opponent is not None and claim.right is not None and not missing:
         right, missing = _sample(samples, claim.right, opponent, condition)
     if left is None or missing:
-        return _Pair(condition, claim.left.row, opponent, (), 0.0, missing)
+        seen = _seen(claim, samples, condition, opponent)
+        return _Pair(condition, claim.left.row, opponent, (), 0.0, missing, seen)
     sign = 1.0 if claim.greater else -1.0
     seeds = [seed for seed in left.values if right is None or seed in right.values]
     differences = []
@@ -198,6 +202,16 @@ def _pair(
         variances.append(variance)
     test_variance = sum(variances) / len(variances) if variances else 0.0
     return _Pair(condition, claim.left.row, opponent, tuple(differences), test_variance)
+
+
+def _seen(
+    claim: Claim, samples: Mapping[Key, Sample], condition: str, opponent: str | None
+) -> bool:
+    """Return True if both rows of a comparison have been run."""
+    keys = [(claim.left.row, condition, claim.left.column)]
+    if opponent is not None and claim.right is not None:
+        keys.append((opponent, condition, claim.right.column))
+    return all(key in samples for key in keys)
 
 
 def _sample(
@@ -262,7 +276,8 @@ def _decide(
         fails = len(tests) * min(test.p_fails for test in tests)
         holds = max(test.p_holds for test in tests)
         return Verdict(claim, HOLDS if holds < fails else FAILS, p, tuple(tests))
-    return Verdict(claim, OPEN, p, tuple(tests), _reason(tests, pairs))
+    seen = any(pair.seen for pair in pairs)
+    return Verdict(claim, OPEN, p, tuple(tests), _reason(tests, pairs), seen)
 
 
 def _reason(tests: Sequence[Test], pairs: Sequence[_Pair]) -> str:

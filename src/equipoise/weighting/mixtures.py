@@ -150,7 +150,9 @@ def evidence(q: NDArray[Any], pooled: bool = False, least: int = 1) -> NDArray[n
     return summary if len(q) >= least else np.zeros_like(summary)
 
 
-def agreed(said: Sequence[tuple[NDArray[Any], int]], pooled: bool = False) -> NDArray[np.float64]:
+def agreed(
+    evidence: Sequence[tuple[NDArray[Any], int]], pooled: bool = False
+) -> NDArray[np.float64]:
     """Return the prior of the clients.
 
     It is the mean of their posterior means, or the posterior mean of all samples as one set.
@@ -158,21 +160,35 @@ def agreed(said: Sequence[tuple[NDArray[Any], int]], pooled: bool = False) -> ND
     none counts, the prior is uniform.
 
     Args:
-        said: The `evidence` of each client and its number of experts.
+        evidence: The result of `evidence` at each client and its number of experts.
         pooled: True if the evidence is tables.
 
     >>> agreed([(np.array([0.2, 0.8]), 2), (np.array([0.4, 0.6]), 2), (np.array([9.0, 9.0]), 2)])
     array([0.3, 0.7])
     """
-    experts = Counter(number for _, number in said).most_common(1)[0][0]
+    experts = Counter(number for _, number in evidence).most_common(1)[0][0]
     if pooled:
-        grid = simplex_grid(experts)
-        return posterior_mean(
-            sum((one for one, _ in said if one.shape == grid.shape[:1]), np.zeros(len(grid))), grid
-        )
-    counted = [one for one, _ in said if one.shape == (experts,) and on_simplex(one)]
-    mean: NDArray[np.float64] = np.mean(counted or [np.full(experts, 1 / experts)], axis=0)
+        return _pooled_posterior(evidence, experts)
+    means = []
+    for client, _ in evidence:
+        if client.shape == (experts,) and on_simplex(client):
+            means.append(client)
+    if not means:
+        return np.full(experts, 1 / experts)
+    mean: NDArray[np.float64] = np.mean(means, axis=0)
     return mean
+
+
+def _pooled_posterior(
+    evidence: Sequence[tuple[NDArray[Any], int]], experts: int
+) -> NDArray[np.float64]:
+    """Return the posterior mean of all clients' samples, whose log-likelihoods add up."""
+    grid = simplex_grid(experts)
+    total = np.zeros(len(grid))
+    for client, _ in evidence:
+        if client.shape == grid.shape[:1]:
+            total = total + client
+    return posterior_mean(total, grid)
 
 
 def on_simplex(weights: Numbers) -> bool:

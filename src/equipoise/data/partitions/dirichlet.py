@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from equipoise.data.federation import Parts
@@ -22,14 +24,20 @@ def dirichlet(
     *,
     alpha: float,
     min_size: int = 10,
-    leftovers: str = "deal",
+    leftovers: str = "assign",
 ) -> Partition:
     """Divide every class in shares drawn from Dir(alpha).
 
-    leftovers=drop rounds every share down and leaves the rest out (FedAKD's DIR).
+    Shares are rounded. leftovers=assign gives the remaining samples to clients; leftovers=drop
+    rounds every share down and leaves the rest out (FedAKD's DIR).
     """
-    if leftovers not in ("deal", "drop"):
-        raise ValueError(f"partition dirichlet: leftovers must be deal or drop, got {leftovers!r}")
+    if leftovers == "deal":
+        warnings.warn("leftovers=deal is now leftovers=assign", DeprecationWarning, stacklevel=2)
+        leftovers = "assign"
+    if leftovers not in ("assign", "drop"):
+        raise ValueError(
+            f"partition dirichlet: expected leftovers=assign or leftovers=drop, got {leftovers!r}"
+        )
     return _divide(
         pool.labels("dirichlet"),
         clients,
