@@ -554,8 +554,8 @@ def test_distances_of_another_form_do_not_count(sent: Up) -> None:
             return (sent if client == "a" else Up(angle=0.5)), []
 
     tree = Tree({"w": torch.tensor([1.0, 2.0])}, "net")
-    ups = Ups([(client, Up(model=tree)) for client in "ab"])
-    cohort: Any = SimpleNamespace(record=RoundRecord(1, 0, [], []), joined=[], uploads=ups)
+    models = {"a": tree, "b": tree}
+    cohort: Any = SimpleNamespace(record=RoundRecord(1, 0, [], []), joined=[], local_models=models)
     one = measuring(Far(), distances=True, every=0)
     one.record(State(model=tree), cohort, False)
     assert {row[0] for row in cohort.record.measurements} == {"b"} and set(one.failures) == {"a"}
