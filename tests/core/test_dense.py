@@ -43,7 +43,7 @@ def client_of(model: Any, columns: int, classes: int, rows: int, **training: Any
 
 OPTIMISERS = [
     {"lr": 0.1},
-    {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
+    {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
     {"lr": 0.01, "optimiser": "adam"},
     {"lr": 0.01, "optimiser": "adamw", "weight_decay": 0.1, "clip": 0.5},
 ]
