@@ -71,7 +71,8 @@ class DenseNetwork:
         """
         inputs = self._inputs_of_layers(x.flatten(1))
         scores = torch._log_softmax(inputs.pop(), 1, False)
-        loss: Tensor = torch._C._nn.nll_loss_nd(scores, y, None, _MEAN)
+        # The stub of this function expects the name of the reduction; the function, its number.
+        loss: Tensor = torch._C._nn.nll_loss_nd(scores, y, None, _MEAN)  # type: ignore[arg-type]
         gradient = _nll_backward(
             self._one, scores, y, None, _MEAN, _IGNORED, self._as_tensor(len(y))
         )
