@@ -215,6 +215,9 @@ def _decided(studies: Sequence[StudyResults], decision: str) -> list[str]:
 def _claim_in_words(one: StudyResults, verdict: Verdict) -> str:
     words = one.study.sayings.get(verdict.claim.text, "")
     where = f"{one.label}, scale {one.main.scale}{page.restriction(one.main, verdict)}"
+    progress = page.progress_of(one.main)
+    if not progress.complete:
+        where += f", preliminary: {progress.done} of {progress.planned} runs"
     return f"`{verdict.claim.text}` ({where}): {words}" if words else f"`{verdict.claim.text}`"
 
 
@@ -315,13 +318,16 @@ def _folded(title: str, parts: Sequence[str]) -> str:
 
 
 def _to_run(one: StudyResults) -> str:
-    """Return what has not been run at each scale, with its cost and the command that runs it."""
+    """Return what has not been run, with its cost and the command that runs it.
+
+    Scales are listed from the largest on, up to the first one that is complete.
+    """
     lines = []
     for scale, settings in one.study.file.scales.items():
         table = one.tables.get(scale, StudyTable(one.study, scale, ()))
         progress = page.progress_of(table)
         if progress.complete:
-            continue
+            break
         missing = progress.planned - progress.done
         hours = settings.core_hours * missing / progress.planned
         lines.append(
@@ -329,7 +335,7 @@ def _to_run(one: StudyResults) -> str:
             f"about {page.core_hours(hours)}: `{command(one.study, scale)}`"
         )
     if not lines:
-        return "Nothing is missing."
+        return "Everything has been run."
     return "\n".join(["Not run:", "", *lines])
 
 

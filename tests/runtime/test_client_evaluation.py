@@ -533,12 +533,40 @@ def test_counts_are_taken_from_those_who_were_asked(shared: int, split: str) -> 
 
 
 @pytest.mark.parametrize(
-    "up", [Up(), Up(served="all"), Up(served={"all": {"common": True}}), Up(served={"all": 1})]
+    "up",
+    [
+        Up(),
+        Up(served="all"),
+        Up(served={"all": {"common": True}}),
+        Up(served={"all": 1}),
+    ],
 )
 def test_an_answer_that_no_client_of_ours_gives_does_not_count(up: Up) -> None:
     one = measuring(lambda orders: [Reply(client, up) for client, _ in orders])
     rows, main = one.clients(State(x=1), ["a"])
     assert (rows, main) == ([], "") and "install the same version" in one.failures["a"]
+
+
+@pytest.mark.parametrize("sent", [Up(angle="far"), Up(angle=1), Up(metres=1.0)])
+def test_distances_of_another_form_do_not_count(sent: Up) -> None:
+    class Far(Clients):
+        def answer(self, client: str, order: Any) -> Any:
+            return (sent if client == "a" else Up(angle=0.5)), []
+
+    tree = Tree({"w": torch.tensor([1.0, 2.0])}, "net")
+    models = {"a": tree, "b": tree}
+    cohort: Any = SimpleNamespace(record=RoundRecord(1, 0, [], []), joined=[], local_models=models)
+    one = measuring(Far(), distances=True, every=0)
+    one.record(State(model=tree), cohort, False)
+    assert {row[0] for row in cohort.record.measurements} == {"b"} and set(one.failures) == {"a"}
+
+
+@pytest.mark.parametrize(
+    "served", [{"a\nb": {"common": True, "main": True}}, {"a": {"common": "yes", "main": True}}]
+)
+def test_models_of_another_form_do_not_count(served: Any) -> None:
+    one = measuring(lambda orders: [Reply(client, Up(served=served)) for client, _ in orders])
+    assert one.clients(State(x=1), ["a"]) == ([], "") and "another form" in one.failures["a"]
 
 
 @pytest.mark.parametrize("row", [{"model": "other"}, {"split": "train"}, {"metric": "auroc"}])

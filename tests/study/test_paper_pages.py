@@ -83,6 +83,15 @@ def test_with_all_results_claims_are_decided_and_figures_are_drawn(papers, tmp_p
     assert all((tmp_path / "out" / name).read_text().startswith("<?xml") for name in drawn)
 
 
+def test_a_decision_before_all_runs_are_done_is_called_preliminary(papers):
+    path = papers / "fedekd" / "retina.yaml"
+    shutil.copy(ROOT / "experiments" / "papers" / "fedekd" / "retina.yaml", path)
+    write_constructed(load_study(path), methods=["feddyn"])
+    overview = pages.make(papers)["README.md"]
+    assert "`feddyn.change < 0`" in overview
+    assert "preliminary: 30 of 120 runs" in overview
+
+
 def test_a_verdict_on_a_part_of_the_conditions_says_so(papers):
     path = papers / "fedekd" / "fashion.yaml"
     shutil.copy(ROOT / "experiments" / "papers" / "fedekd" / "fashion.yaml", path)

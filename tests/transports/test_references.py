@@ -177,7 +177,7 @@ def test_the_data_go_into_the_store_if_there_is_room(ray: StandIn, federation: F
         and torch.equal(shared.x, federation.x)
         and torch.equal(shared.y, federation.y)
     )
-    told = json.loads(work.told)
+    told = json.loads(work.message)
     assert (
         told["kind"] == actor.kind()
         and told["job"] == job.text()

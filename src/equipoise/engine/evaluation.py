@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,6 +35,7 @@ from equipoise.runtime.messages import Reply
 from equipoise.server import Server
 from equipoise.storage.store import RoundRecord
 from equipoise.tree import Tree
+from equipoise.validation.names import is_valid_name
 
 log = logging.getLogger("equipoise")
 
@@ -267,7 +268,11 @@ class Evaluator:
         return rows
 
     def _check_rows(self, reply: Reply, answer: ModelsEvaluated) -> None:
-        """Refuse values of models, splits or metrics that were not requested."""
+        """Refuse models of another form, and values that were not requested."""
+        for name, model in answer.served.items():
+            is_plain = type(model.common) is bool and type(model.main) is bool
+            if not is_plain or not is_valid_name(name):
+                raise _InvalidAnswer("it serves models of another form")
         splits = {*self.settings.splits, "shared"}
         for row in reply.measured:
             known = row["model"] in answer.served and row["metric"] in self.metrics
@@ -400,11 +405,20 @@ class Evaluator:
         for reply in self._answers(orders):
             client = reply.client
             parameters = parameter_distances(models[client].params, state.model.params)
+            embedding = dict(reply.up or {})
+            if not _are_distances(embedding, parameters):
+                self.failures[client] = "it sent distances of another form"
+                continue
             for measure, value in parameters.items():
                 rows.append((client, "parameters", measure, value))
-            for measure, value in (reply.up or {}).items():
+            for measure, value in embedding.items():
                 rows.append((client, "embedding", measure, value))
         return rows
+
+
+def _are_distances(values: Mapping[str, Any], names: Collection[str]) -> bool:
+    """Return True for numbers by the names of distances; a client without samples sends none."""
+    return all(name in names and isinstance(value, float) for name, value in values.items())
 
 
 class _InvalidAnswer(ValueError):

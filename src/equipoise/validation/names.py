@@ -32,7 +32,7 @@ def checked_name(name: str, what: str) -> str:
         ValueError: client id 'north/1': expected 1 to 64 printable characters without / ...
     """
     is_text = isinstance(name, str)
-    if is_text and _is_plain(name):
+    if is_valid_name(name):
         return name
     reason = " (it is not UTF-8)" if is_text and not is_unicode(name) else ""
     raise ValueError(
@@ -41,7 +41,10 @@ def checked_name(name: str, what: str) -> str:
     )
 
 
-def _is_plain(name: str) -> bool:
+def is_valid_name(name: object) -> bool:
+    """Return True for a name that can stand in a table, a figure and the name of a file."""
+    if not isinstance(name, str):
+        return False
     has_length = 0 < len(name) <= LONGEST
     return has_length and name.isprintable() and "/" not in name and name == name.strip()
 
