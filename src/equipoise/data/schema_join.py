@@ -334,7 +334,8 @@ def _partial_statistics(schemas: Mapping[str, Schema]) -> list[str]:
     """Return warnings about files whose numbers have no part in centres and scales."""
     entries: dict[str, dict[str, _Scaled]] = {"the label": dict(schemas)}
     for file, schema in schemas.items():
-        for item in (*schema.columns, *schema.codes):
+        items: list[ColumnSchema | CodeSchema] = [*schema.columns, *schema.codes]
+        for item in items:
             entries.setdefault(quoted(item.name), {})[file] = item
     left_out: dict[str, list[str]] = {}
     ignored: dict[str, list[str]] = {}

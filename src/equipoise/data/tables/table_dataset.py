@@ -99,7 +99,7 @@ def dataset_from_sites(
     if sites.arrays:
         return _dataset_of_arrays(sites, kind, schema)
     problems = list(sites.problems)
-    as_written = ()
+    as_written: tuple[str, ...] = ()
     if agreed and schema is not None:
         # Other sites may have text in this column, so that 01 and 1 are two categories.
         as_written = tuple(column.name for column in schema.columns if column.kind == "category")
