@@ -391,6 +391,21 @@ def test_sites_that_describe_different_tasks_are_refused(tmp_path: Path) -> None
     assert not (tmp_path / "run").exists()
 
 
+def test_a_site_that_counts_more_samples_than_there_can_be_is_refused(tmp_path: Path) -> None:
+    class Boasting(Apart):
+        def _sent(self, name: str, data: bytes) -> Any:
+            answer = super()._sent(name, data)
+            if name == "bo" and "roster" in answer:
+                answer["roster"]["sizes"]["train"]["bo"] = 2**70
+            return answer
+
+    config = apart_config(tmp_path, "fedavg")
+    transport = Boasting(network_of(tmp_path).transport().sites)
+    with pytest.raises(ConfigurationError, match="'bo' sent no sizes"):
+        run_apart(config, tmp_path / "run", transport)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_site_without_training_rows_is_refused(tmp_path: Path) -> None:
     config = apart_config(tmp_path, "fedavg")
     np.savez(tmp_path / "data" / "bo.npz", x=np.zeros((0, 1, 8, 8), np.float32), y=np.zeros(0, int))
