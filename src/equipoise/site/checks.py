@@ -17,7 +17,7 @@ from equipoise.methods import REGISTRY
 from equipoise.metrics import registry
 from equipoise.records import Record
 from equipoise.runtime import client_evaluation, wire
-from equipoise.runtime.evaluation_messages import EvaluateModels, FeatureDistance
+from equipoise.runtime.evaluation_messages import EvaluateModels, FeatureDistance, PredictShared
 from equipoise.runtime.messages import PROTOCOL, Job, Request, owner, round_of
 from equipoise.site.messages import experiment_digest
 from equipoise.site.settings import AUDIT, SiteSettings
@@ -248,6 +248,8 @@ def _check_evaluation(request: Request, experiment: Experiment) -> None:
     settings = experiment.evaluation
     if request.exchange:
         raise Refused("step", "an evaluation in an exchange of a round")
+    if request.step == PredictShared.step:
+        raise Refused("splits", "a site holds no shared test set")
     if request.step == FeatureDistance.step and not settings.distances:
         raise Refused("metrics", "the experiment does not measure distances")
     if request.step != EvaluateModels.step:
@@ -264,8 +266,7 @@ def _check_names(values: Mapping[str, Any], experiment: Experiment) -> None:
     """Refuse metrics and parts of the data that the experiment does not have."""
     settings = experiment.evaluation
     splits = values.get("splits")
-    known_splits = ("shared", *settings.splits)
-    if not isinstance(splits, list) or not all(split in known_splits for split in splits):
+    if not isinstance(splits, list) or not all(split in settings.splits for split in splits):
         raise Refused("splits", f"{splits!r:.80}")
     metrics = values.get("metrics")
     task = task_of(experiment.data.schema)
