@@ -136,6 +136,9 @@ BROKEN: dict[str, tuple[str, Callable[[Stranger], bytes]]] = {
     "distances": ("metrics", lambda s: s.perform(step="@distance", down=Record(), exchange=0)),
     "split": ("splits", lambda s: evaluation(s, splits=["everything"])),
     "split that is not evaluated": ("splits", lambda s: evaluation(s, splits=["train"])),
+    "splits many times": ("splits", lambda s: evaluation(s, splits=["test"] * 9)),
+    "metrics many times": ("metrics", lambda s: evaluation(s, metrics=["accuracy"] * 9)),
+    "a long header": ("message", lambda s: packed({"kind": "x" * 2**26})),
     "shared test set": ("splits", lambda s: evaluation(s, splits=["shared"])),
     "outputs of billions of samples": (
         "splits",
