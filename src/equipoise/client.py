@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise.data import augment
@@ -20,6 +21,7 @@ from equipoise.models import Model, Outputs
 from equipoise.records import plain
 from equipoise.streams import Turn, default_generator, number, torch_stream
 from equipoise.training import GradientHook, Stepper, Training, backward, minimise
+from equipoise.training.dense import DenseNetwork
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
 
@@ -269,6 +271,8 @@ class Client:
         total, seen, steps, skipped, epoch = 0.0, 0, 0, 0, 0
         for m in models:
             m.net.train()
+        supervise = self._bench.supervise
+        dense = self._dense_network(models, losses, supervise)
         with default_generator(self._bench.seed, *self._names(f"{purpose} torch")):
             # With dropout, each model draws the numbers that it would draw alone.
             turns = [Turn() for _ in models]
@@ -282,9 +286,8 @@ class Client:
                     x, y = samples.at(chosen)
                     x = self._training_inputs(x.to(self.device), noise)
                     y = y.to(self.device)
-                    supervise = self._bench.supervise
                     batch = Batch(x, y, chosen, supervise, epoch, steps, position, noise)
-                    value = self._step(models, losses, steppers, turns, batch)
+                    value = self._step(models, losses, steppers, turns, batch, dense)
                     total += value * len(chosen)
                     seen, steps = seen + len(chosen), steps + 1
                     if training.steps and steps >= training.steps:
@@ -298,6 +301,20 @@ class Client:
         else:
             kept = {str(k): stepper.state() for k, stepper in enumerate(steppers)}
         return FitResult(steps, total / max(1, seen), skipped, kept)
+
+    def _dense_network(
+        self,
+        models: Sequence[Model],
+        losses: Sequence[Loss],
+        supervise: Callable[[Tensor, Tensor], Tensor],
+    ) -> DenseNetwork | None:
+        """Return the network if it can be trained without autograd, with the same bits."""
+        is_plain = len(models) == 1 and losses[0] is supervised
+        if not is_plain or supervise is not F.cross_entropy:
+            return None
+        if self.training.precision != "float32":
+            return None
+        return DenseNetwork.of(models[0])
 
     def _forward(self, model: Model, x: Tensor) -> Outputs:
         if self.training.precision == "float32":
@@ -315,7 +332,12 @@ class Client:
         steppers: list[Stepper],
         turns: list[Turn],
         batch: Batch,
+        dense: DenseNetwork | None,
     ) -> float:
+        if dense is not None and dense.fits(batch.x):
+            value = dense.backward(batch.x, batch.y)
+            steppers[0].apply()
+            return value.item()
         if len(models) == 1:
             value = losses[0](self._forward(models[0], batch.x), batch)
             steppers[0].step(value)

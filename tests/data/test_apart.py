@@ -316,6 +316,11 @@ def one_sentence(message: str) -> bool:
             ["'ward'", "categories"],
         ),
         ({"schema": {"classes": ["no"], "codes": [{"name": "A"}]}}, ["events"]),
+        ({"schema": {**MIXED_SCHEMA, "missing": {"agee": ["-9"]}}}, ["missing", "'agee'", "'age'"]),
+        (
+            {"schema": {**MIXED_SCHEMA, "sites": {"north": {"values": {"wards": {"x": "a"}}}}}},
+            ["values", "'wards'", "'ward'"],
+        ),
     ],
 )
 def test_settings_that_need_other_sites_are_refused(
@@ -382,6 +387,69 @@ def test_categories_that_the_schema_lacks_are_read_as_other(mixed: Path) -> None
     other = south.recipe["features"].index("ward=other")
     rows = south.source[south.x[:, other].numpy() == 1]
     assert {MIXED["south"].splitlines()[1 + row].split(",")[3] for row in rows} == {"c"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"kind": "category", "categories": ["30", "40"]}, ["20 of 30 cells", "`other`"]),
+        ({"centre": 500.0, "scale": 10.0}, ["centre 500"]),
+        ({"gaps": False}, ["5 gaps", "gaps: false"]),
+    ],
+)
+def test_cells_that_the_agreed_schema_does_not_foresee_are_reported(
+    tmp_path: Path, changes: dict[str, Any], named: list[str]
+) -> None:
+    ages = [["30", "", "50", "60", "70", "71"][row % 6] for row in range(30)]
+    rows = "".join(f"{age},{'yes' if row % 2 else 'no'}\n" for row, age in enumerate(ages))
+    (tmp_path / "a.csv").write_text("age,sick\n" + rows)
+    age = {"name": "age", "kind": "number", "gaps": True, **changes}
+    config = DataConfig(
+        name=str(tmp_path / "a.csv"), schema={**CODED, "columns": [age]}, apart=True
+    )
+    warnings = [text for text in check_data(config, own_site="a").warnings if "'age'" in text]
+    assert len(warnings) == 1
+    for part in ("'a'", *named):
+        assert part in warnings[0]
+
+
+def test_codes_for_missing_values_are_reported_at_a_site_alone(tmp_path: Path) -> None:
+    rows = "".join(f"{-999 if row % 9 == 0 else 40 + row},{row % 2}\n" for row in range(60))
+    (tmp_path / "a.csv").write_text("age,sick\n" + rows)
+    schema = {
+        "label": "sick",
+        "classes": ["0", "1"],
+        "columns": [{"name": "age", "kind": "number", "gaps": False}],
+    }
+    config = DataConfig(name=str(tmp_path / "a.csv"), schema=schema, apart=True)
+    assert any("-999" in text for text in check_data(config, own_site="a").warnings)
+
+
+CODED = {"label": "sick", "classes": ["no", "yes"]}
+
+
+@pytest.mark.parametrize(
+    ("cells", "categories", "read"),
+    [
+        (("01", "02"), ["01", "02", "X9"], [0, 1]),  # another site has text
+        (("01", "1"), ["01", "1"], [0, 1]),
+        (("1", "2"), ["01", "02"], [0, 1]),  # a spreadsheet removed the zeros
+        (("1.0", "2.50"), ["1", "2.5"], [0, 1]),
+        (("9007199254740993", "1"), ["9007199254740992", "1"], [2, 1]),
+    ],
+)
+def test_categories_that_are_numbers_are_found_in_any_spelling(
+    tmp_path: Path, cells: tuple[str, str], categories: list[str], read: list[int]
+) -> None:
+    rows = "".join(f"{cells[row % 2]},{'yes' if row % 3 else 'no'}\n" for row in range(40))
+    (tmp_path / "a.csv").write_text("ward,sick\n" + rows)
+    ward = {"name": "ward", "kind": "category", "categories": categories, "gaps": False}
+    config = DataConfig(
+        name=str(tmp_path / "a.csv"), schema={**CODED, "columns": [ward]}, apart=True
+    )
+    alone = prepare_client(config, SEED, "a")
+    columns = alone.x.numpy().argmax(axis=1)
+    assert columns.tolist() == [read[row % 2] for row in alone.source]
 
 
 @pytest.mark.parametrize("site", ["ä ö", "a+b=c", "日本", "site.v2", "'quoted'", "-x"])

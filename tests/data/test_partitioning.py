@@ -333,7 +333,7 @@ def test_targets_are_standardised_by_the_schema_if_it_says_so() -> None:
         ({"augment": ("flip",)}, "augment: flip is for images and arrays is a table"),
         (
             {"normalise": "client", "test": "global"},
-            "normalise: client has no statistics for a test set that all clients share",
+            "normalise: client has no statistics for samples that belong to no client",
         ),
         ({"image_size": 8}, "image_size: 8 is for images and data set arrays holds none"),
         ({"events": 3}, "events: 3 is for patients' records and data set arrays holds none"),

@@ -224,6 +224,95 @@ def test_names_that_differ_in_case_are_one_column() -> None:
     assert [(entry.name, entry.gaps) for entry in joined.columns] == [("age", True)]
 
 
+@pytest.mark.parametrize("order", [("a.yaml", "b.yaml"), ("b.yaml", "a.yaml")])
+def test_repairs_follow_the_name_that_a_column_gets(tmp_path: Path, order: tuple[str, str]) -> None:
+    repairs = {
+        "missing": {"AGE": ["-999"]},
+        "rename": {"alter": "AGE"},
+        "sites": {"b": {"factors": {"AGE": 2.0}}},
+    }
+    schemas = {
+        "a.yaml": Schema(**BASE),
+        "b.yaml": Schema(**{**BASE, "columns": [column(name="AGE")], **repairs}),
+    }
+    joined = join_schemas({file: schemas[file] for file in order}).schema
+    rows = "".join(f"{-999 if row == 0 else 30},{'yes' if row % 2 else 'no'}\n" for row in range(9))
+    (tmp_path / "b.csv").write_text("alter,sick\n" + rows)
+    config = DataConfig(
+        name=str(tmp_path / "b.csv"), schema=joined, apart=True, normalise="none", split=(1, 0, 0)
+    )
+    own = prepare_client(config, 1, "b")
+    assert own.x.tolist() == [[60.0, 1.0]] + 8 * [[60.0, 0.0]]
+
+
+def statistics(count: int, mean: float, variance: float) -> dict[str, float]:
+    return {"count": count, "mean": mean, "variance": variance}
+
+
+def with_column(**changes: Any) -> Schema:
+    return Schema(**{**BASE, "columns": [column(**changes)]})
+
+
+def test_centres_that_leave_out_the_numbers_of_a_site_are_reported() -> None:
+    first = with_column(statistics=statistics(50, 60.0, 100.0))
+    joined = join_schemas({"a.yaml": first, "b.yaml": with_column()})
+    assert joined.schema.columns[0].centre == 60.0
+    assert len(joined.warnings) == 1
+    assert "b.yaml" in joined.warnings[0] and "'age'" in joined.warnings[0]
+
+
+def test_statistics_that_an_agreed_centre_replaces_are_reported() -> None:
+    late = with_column(statistics=statistics(50, 60.0, 100.0))
+    joined = join_schemas({"both.yaml": with_column(centre=1.0, scale=2.0), "late.yaml": late})
+    assert joined.schema.columns[0].centre == 1.0
+    assert len(joined.warnings) == 1
+    assert "late.yaml" in joined.warnings[0] and "'age'" in joined.warnings[0]
+
+
+def test_means_that_suggest_another_unit_are_reported() -> None:
+    usual = with_column(name="chol", statistics=statistics(50, 200.0, 1600.0))
+    other = with_column(name="chol", statistics=statistics(50, 5.2, 1.1))
+    schemas = {"a.yaml": usual, "b.yaml": other, "c.yaml": usual}
+    (warning,) = join_schemas(schemas).warnings
+    assert "'chol'" in warning and "b.yaml" in warning and "mmol/l" in warning
+    alike = with_column(name="chol", statistics=statistics(50, 230.0, 1600.0))
+    assert not join_schemas({"a.yaml": usual, "b.yaml": alike}).warnings
+
+
+def test_two_classes_that_are_other_numbers_at_each_site_are_reported() -> None:
+    first = Schema(**{**BASE, "classes": ["0", "1"]})
+    second = Schema(**{**BASE, "classes": ["1", "2"]})
+    (warning,) = join_schemas({"a.yaml": first, "b.yaml": second}).warnings
+    assert "'sick'" in warning and "0 and 1 in a.yaml" in warning
+
+
+def test_a_file_that_is_named_twice_is_refused(tmp_path: Path, equipoise: Command) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(yaml.safe_dump(BASE))
+    answer = equipoise(
+        "data", "schema", "join", file, tmp_path / "." / ".." / tmp_path.name / "a.yaml",
+        "--save", tmp_path / "all.yaml",
+    )  # fmt: skip
+    assert answer.code == 2 and "same file" in answer.err
+    assert not (tmp_path / "all.yaml").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--statistics",)])
+def test_statistics_of_an_older_file_are_not_written_again(
+    tmp_path: Path, equipoise: Command, more: tuple[str, ...]
+) -> None:
+    rows = "".join(f"{row if row < 4 else -9},{'yes' if row % 2 else 'no'}\n" for row in range(30))
+    (tmp_path / "a.csv").write_text("age,sick\n" + rows)
+    old = {**BASE, "columns": [column(gaps=True, statistics=statistics(30, -7.0, 14.0))]}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump({**old, "missing": {"age": ["-9"]}}))
+    answer = equipoise(
+        "data", "check", tmp_path / "a.csv", "--client", "a", "--schema", tmp_path / "a.yaml",
+        "--save", tmp_path / "new.yaml", *more,
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    assert "statistics" not in (tmp_path / "new.yaml").read_text()
+
+
 def test_categories_without_any_in_common_are_reported() -> None:
     schemas = {}
     for file, categories in (("a.yaml", ["0", "1"]), ("b.yaml", ["f", "m"])):

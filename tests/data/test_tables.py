@@ -177,7 +177,7 @@ def test_a_shared_test_set_is_scaled_with_pooled_statistics() -> None:
     assert federation.recipe["scaling"] == "pooled"
     train = federation.x[federation.train.index, 0]
     assert train.mean().item() == pytest.approx(0, abs=1e-5)
-    with pytest.raises(ValueError, match="has no statistics for a test set that all clients share"):
+    with pytest.raises(ValueError, match="has no statistics for samples that belong to no client"):
         federate(DataConfig(test="global", normalise="client"), 1, data)
 
 

@@ -90,7 +90,7 @@ def test_a_run_without_a_baseline_has_three_columns(printed: Printed) -> None:
     result = made_up_result("fedprox", 4, {"a": 0.25, "b": 0.75})
     run_output.show(replace(result, last_round=3))
     assert printed() == [
-        "fedprox on digits, partition iid, 2 clients, seed 4: finished, round 3 of 5",
+        "fedprox on digits, partition iid, 2 clients, seed 4: stopped early, round 3 of 5",
         "accuracy in % of the global model on test data",
         "client  samples  global",
         "a           100    25.0",

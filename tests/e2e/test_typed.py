@@ -390,7 +390,7 @@ def test_the_audit_of_a_run_is_kept_with_it_unless_something_was_changed(
         f"audit and pictures: {tmp_path / 'o'}"
         in equipoise("audit", run, "--out", tmp_path / "o").out
     )
-    assert saved == [((looked.answer, tmp_path / "o"), {})]
+    assert saved == [((looked.answer, tmp_path / "o", None), {})]
     assert (
         "audit and pictures" not in equipoise("audit", run, "--out", tmp_path / "o", "--json").out
         and len(saved) == 2

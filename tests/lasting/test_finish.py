@@ -164,7 +164,7 @@ def test_a_method_without_it_has_no_such_record(tmp_path: Path) -> None:
 
 
 # one exchange, and two
-@pytest.mark.parametrize(("method", "stride"), [("finetune", 9), ("poise", 23)])
+@pytest.mark.parametrize(("method", "stride"), [("finetune", 9), ("poise", 17)])
 def test_a_kill_repeats_only_it(method: str, stride: int, play: Any, tmp_path: Path) -> None:
     job = config(tmp_path, method, rounds=1)
     whole = tmp_path / "whole"

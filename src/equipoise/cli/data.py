@@ -208,10 +208,10 @@ def _save_schema(
     from equipoise.data.check.disclosure import disclosure_lines
     from equipoise.data.message_text import plural
     from equipoise.data.pipeline import load_with_tables
-    from equipoise.data.schema_statistics import with_statistics
+    from equipoise.data.schema_statistics import with_statistics, without_statistics
 
     repaired = check_with_repairs(config, report, client)
-    schema = repaired.schema
+    schema = without_statistics(repaired.schema)
     one_site = client is not None or len(report.sites) == 1
     lines = []
     if not repaired.problems and (one_site or statistics):
@@ -256,6 +256,7 @@ def join(
 
     _refuse_existing(save)
     by_file = {}
+    _refuse_repeated(files)
     for file in files:
         schema = schema_from(file)
         assert schema is not None
@@ -272,6 +273,19 @@ def join(
         f"schema: {save}; give it to every site as data.schema, with data.apart: true",
         file=sys.stderr,
     )
+
+
+def _refuse_repeated(files: list[str]) -> None:
+    """Refuse a file that is listed twice: its site would count twice, and another is missing."""
+    known: dict[Path, str] = {}
+    for file in files:
+        path = Path(file).resolve()
+        if path in known:
+            raise ValueError(
+                f"expected one schema per site, got {file} and {known[path]}, which are the same "
+                "file; name each file once"
+            )
+        known[path] = file
 
 
 @app.command()

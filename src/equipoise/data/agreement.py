@@ -5,12 +5,14 @@ Nothing here sees a row. A server without data learns the task from here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from equipoise.data.message_text import some
-from equipoise.data.schema import ColumnSchema, Schema
+from equipoise.data.schema import CELL_REPAIRS, ColumnSchema, Repairs, Schema
 from equipoise.data.tables.encoding import outline
 from equipoise.data.tables.schema_inference import complete_schema
 from equipoise.task import Task
-from equipoise.validation.names import quoted
+from equipoise.validation.names import did_you_mean, quoted
 
 HISTORY_WIDTH = 4  # numbers of an event: code, value, age, mark of a missing value
 
@@ -39,6 +41,7 @@ def check_complete(schema: Schema | None) -> Schema:
         )
     for column in schema.inputs:
         _check_column(column, schema)
+    _check_repairs(schema)
     if schema.codes and schema.events is None:
         raise ValueError(
             "data.apart: expected `events` in a schema with codes, the number of events of each "
@@ -88,6 +91,36 @@ def _check_column(column: ColumnSchema, schema: Schema) -> None:
             f"data.apart: expected gaps: true for column {name} of the schema, since `missing` or "
             "`values` make gaps of some cells, got false; set it to true"
         )
+
+
+def _check_repairs(schema: Schema) -> None:
+    """Refuse repairs of columns that no site reads.
+
+    A repair may match no cell of a site, so a misspelled column would not be noticed there.
+    """
+    if not schema.columns:
+        return
+    known = {column.name for column in schema.columns}
+    sections: list[Repairs] = [schema, *schema.sites.values()]
+    for repairs in sections:
+        known.update(repairs.rename.values())
+    if schema.label is not None:
+        known.add(schema.label)
+    for repairs in sections:
+        for key, column in _repaired_columns(repairs):
+            if column not in known:
+                raise ValueError(
+                    f"data.apart: expected columns of the schema under `{key}`, got "
+                    f"{quoted(column)}; correct the name, or remove it"
+                    f"{did_you_mean(column, known)}"
+                )
+
+
+def _repaired_columns(repairs: Repairs) -> Iterator[tuple[str, str]]:
+    """Yield the columns whose cells are repaired, each with the key of the repair."""
+    for key in CELL_REPAIRS:
+        for column in getattr(repairs, key):
+            yield key, column
 
 
 def check_scaling(schema: Schema) -> None:

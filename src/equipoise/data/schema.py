@@ -26,7 +26,8 @@ from equipoise.validation.names import nearest, quoted
 from equipoise.validation.settings import Settings
 
 Kind = Literal["number", "category", "date", "text", "identifier"]
-REPAIRS = ("rename", "missing", "values", "factors")
+CELL_REPAIRS = ("missing", "values", "factors")  # repairs of cells, by column
+REPAIRS = ("rename", *CELL_REPAIRS)
 INPUTS = ("number", "category", "date")  # kinds that a network sees
 SCALED = ("number", "date")  # kinds that have a centre and a scale
 # Day before month where both fit: reports on data say so.

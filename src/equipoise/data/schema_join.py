@@ -11,6 +11,7 @@ from typing import Any
 from equipoise.data.findings import DataErrors
 from equipoise.data.message_text import some
 from equipoise.data.schema import (
+    CELL_REPAIRS,
     INPUTS,
     CodeSchema,
     ColumnSchema,
@@ -20,9 +21,10 @@ from equipoise.data.schema import (
 )
 from equipoise.data.schema_statistics import rounded
 from equipoise.data.tables.cell_numbers import is_number
-from equipoise.data.tables.label_findings import split_classes
+from equipoise.data.tables.label_findings import are_shifted, split_classes
 from equipoise.data.tables.repairs import name_key
 from equipoise.data.tables.schema_inference import after_values
+from equipoise.data.tables.unit_findings import LEAST, Spread, other_unit, usual_spread
 from equipoise.validation.names import quoted
 
 _DAY_AND_MONTH = ("%d/", "%m/")  # beginnings of formats in which one date may have two meanings
@@ -35,6 +37,7 @@ _DIFFERENCES = {
         "choose one, with `data check --set data.image_size=...` or in both files",
     ),
 }
+_Scaled = ColumnSchema | CodeSchema | Schema  # entries that may have centre, scale, statistics
 
 
 @dataclass(frozen=True)
@@ -64,17 +67,20 @@ def join_schemas(schemas: Mapping[str, Schema]) -> JoinedSchema:
     """
     problems: list[str] = []
     warnings: list[str] = []
+    schemas = _with_used_names(schemas)
     merged: dict[str, Any] = {}
     for key in ("label", "predicts", "shape"):
         merged[key] = _same(schemas, key, problems)
     merged["task"] = merged.pop("predicts")
     merged |= _joined_repairs(schemas, problems)
     values = merged["values"].get(merged["label"], {})
-    merged["classes"] = _joined_classes(schemas, merged["label"], values, problems)
+    merged["classes"] = _joined_classes(schemas, merged["label"], values, problems, warnings)
     merged["columns"] = _joined_columns(schemas, problems, warnings)
-    merged["codes"] = _joined_codes(schemas, problems)
+    merged["codes"] = _joined_codes(schemas, problems, warnings)
     merged["events"] = max((schema.events or 0 for schema in schemas.values()), default=0) or None
     merged |= _scaling(schemas, "the label", problems)
+    warnings += _other_units(schemas, "the label")
+    warnings += _partial_statistics(schemas)
     merged["sites"] = _joined_sites(schemas, problems)
     if problems:
         raise DataErrors(problems)
@@ -109,6 +115,7 @@ def _joined_classes(
     label: str | None,
     values: Mapping[str, str],
     problems: list[str],
+    warnings: list[str],
 ) -> tuple[str, ...]:
     """Return the classes of all sites; one class under two names is a problem.
 
@@ -117,11 +124,18 @@ def _joined_classes(
         label: The label column.
         values: The classes that all sites write in place of cells.
         problems: A list that receives what differs.
+        warnings: A list that receives what a person should check.
     """
     classes_of = {file: after_values(schema.classes, values) for file, schema in schemas.items()}
     counts = {file: Counter(names) for file, names in classes_of.items()}
     files = {file: file for file in schemas}
     problems += [finding.message for finding in split_classes(counts, label or "label", files)]
+    if are_shifted(names for names in classes_of.values() if names):
+        codings = [f"{' and '.join(names)} in {file}" for file, names in classes_of.items()]
+        warnings.append(
+            f"the label {quoted(label)} has two classes in every file, but not the same: "
+            f"{some(codings)}; if they mean the same, map them under `values` of one site"
+        )
     classes = _united(list(classes_of.values()))
     if all(map(is_number, classes)):
         return tuple(sorted(classes, key=lambda name: (float(name), name)))
@@ -139,12 +153,10 @@ def _joined_columns(
     schemas: Mapping[str, Schema], problems: list[str], warnings: list[str]
 ) -> tuple[ColumnSchema, ...]:
     """Return the columns of all sites, in the order of the first."""
-    used_names = _used_names(schemas)
     by_name: dict[str, dict[str, ColumnSchema]] = {}
     for file, schema in schemas.items():
         for column in schema.columns:
-            used = used_names[file, column.name]
-            by_name.setdefault(used, {})[file] = column
+            by_name.setdefault(column.name, {})[file] = column
     columns = []
     for name, of_files in by_name.items():
         problem = _lacking(name, of_files, schemas) or _differing_kinds(name, of_files)
@@ -153,6 +165,34 @@ def _joined_columns(
         else:
             columns.append(_joined_column(name, of_files, problems, warnings))
     return tuple(columns)
+
+
+def _with_used_names(schemas: Mapping[str, Schema]) -> dict[str, Schema]:
+    """Return the schemas with one name for each column, also in their repairs."""
+    used_names = _used_names(schemas)
+    result = {}
+    for file, schema in schemas.items():
+        names = {column.name: used_names[file, column.name] for column in schema.columns}
+        columns = [
+            column.model_copy(update={"name": names[column.name]}) for column in schema.columns
+        ]
+        sites = {}
+        for site, repairs in schema.sites.items():
+            sites[site] = repairs.model_copy(update=_renamed_repairs(repairs, names))
+        update = {"columns": tuple(columns), "sites": sites, **_renamed_repairs(schema, names)}
+        result[file] = schema.model_copy(update=update)
+    return result
+
+
+def _renamed_repairs(repairs: Repairs, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return repairs with other names of columns, by key."""
+    renamed: dict[str, Any] = {
+        "rename": {column: names.get(new, new) for column, new in repairs.rename.items()}
+    }
+    for key in CELL_REPAIRS:
+        entries = getattr(repairs, key)
+        renamed[key] = {names.get(column, column): entry for column, entry in entries.items()}
+    return renamed
 
 
 def _used_names(schemas: Mapping[str, Schema]) -> dict[tuple[str, str], str]:
@@ -213,6 +253,8 @@ def _joined_column(
     for column in of_files.values():
         formats.update(dict.fromkeys(column.formats))
     problems += _mixed_dates(name, of_files)
+    if kind == "number":
+        warnings += _other_units(of_files, name)
     return ColumnSchema(
         name=name,
         kind=kind,
@@ -261,9 +303,64 @@ def _mixed_dates(name: str, of_files: Mapping[str, ColumnSchema]) -> list[str]:
     ]
 
 
-def _scaling(
-    entries: Mapping[str, ColumnSchema | CodeSchema | Schema], name: str, problems: list[str]
-) -> dict[str, Any]:
+def _other_units(entries: Mapping[str, _Scaled], name: str) -> list[str]:
+    """Return a warning for each file whose numbers seem to be in another unit, by its statistics.
+
+    Args:
+        entries: The column, code or schema of each file.
+        name: Its name.
+    """
+    spreads = {}
+    for file, entry in entries.items():
+        statistics = entry.statistics
+        if statistics is not None and statistics.count >= LEAST:
+            spreads[file] = Spread.of_normal(statistics.mean, math.sqrt(statistics.variance))
+    if len(spreads) < 2:
+        return []
+    usual = usual_spread(spreads)
+    warnings = []
+    for file, spread in spreads.items():
+        unit = other_unit(spread, usual, name)
+        if unit is not None:
+            warnings.append(
+                f"{quoted(name)}: the mean is {spread.median:.4g} in {file} and "
+                f"{usual.median:.4g} elsewhere; if this is {unit.description}, give the factor of "
+                "that site under `sites` of its file, and write its statistics anew"
+            )
+    return warnings
+
+
+def _partial_statistics(schemas: Mapping[str, Schema]) -> list[str]:
+    """Return warnings about files whose numbers have no part in centres and scales."""
+    entries: dict[str, dict[str, _Scaled]] = {"the label": dict(schemas)}
+    for file, schema in schemas.items():
+        for item in (*schema.columns, *schema.codes):
+            entries.setdefault(quoted(item.name), {})[file] = item
+    left_out: dict[str, list[str]] = {}
+    ignored: dict[str, list[str]] = {}
+    for name, of_files in entries.items():
+        has_statistics = any(entry.statistics is not None for entry in of_files.values())
+        is_agreed = any(entry.scale is not None for entry in of_files.values())
+        for file, entry in of_files.items():
+            if is_agreed and entry.statistics is not None:
+                ignored.setdefault(file, []).append(name)
+            elif has_statistics and entry.statistics is None and entry.scale is None:
+                left_out.setdefault(file, []).append(name)
+    warnings = []
+    for file, names in left_out.items():
+        warnings.append(
+            f"{file} has no statistics of {some(names)}, so its numbers have no part in centre and "
+            "scale; write them with `data check --save --statistics` if it has five or more"
+        )
+    for file, names in ignored.items():
+        warnings.append(
+            f"the statistics of {some(names)} in {file} are not used, since another file has "
+            "centre and scale; to use them, join the files of all sites at once"
+        )
+    return warnings
+
+
+def _scaling(entries: Mapping[str, _Scaled], name: str, problems: list[str]) -> dict[str, Any]:
     """Return centre and scale on which sites agreed, or those of all their numbers.
 
     Args:
@@ -306,7 +403,9 @@ def mean_and_deviation(statistics: Sequence[Statistics]) -> tuple[float, float]:
     return mean, math.sqrt(math.fsum(squares) / count)
 
 
-def _joined_codes(schemas: Mapping[str, Schema], problems: list[str]) -> tuple[CodeSchema, ...]:
+def _joined_codes(
+    schemas: Mapping[str, Schema], problems: list[str], warnings: list[str]
+) -> tuple[CodeSchema, ...]:
     """Return the codes of all sites, in their order if it is one, else sorted."""
     by_file = {file: {code.name: code for code in schema.codes} for file, schema in schemas.items()}
     codes = []
@@ -316,6 +415,7 @@ def _joined_codes(schemas: Mapping[str, Schema], problems: list[str]) -> tuple[C
             for file, codes_of_file in by_file.items()
             if name in codes_of_file
         }
+        warnings += _other_units(of_files, name)
         codes.append(CodeSchema(name=name, **_scaling(of_files, f"code {quoted(name)}", problems)))
     return tuple(codes)
 

@@ -43,6 +43,13 @@ def with_statistics(schema: Schema, dataset: Dataset) -> Schema:
     return _with(schema, dataset.y.numpy())
 
 
+def without_statistics(schema: Schema) -> Schema:
+    """Return a schema without statistics, which may be those of cells before a repair."""
+    columns = tuple(column.model_copy(update={"statistics": None}) for column in schema.columns)
+    codes = tuple(code.model_copy(update={"statistics": None}) for code in schema.codes)
+    return schema.model_copy(update={"statistics": None, "columns": columns, "codes": codes})
+
+
 def _with_code_statistics(
     codes: tuple[CodeSchema, ...], dataset: Dataset
 ) -> tuple[CodeSchema, ...]:
@@ -63,7 +70,7 @@ def _with(entry: _Entry, numbers: np.ndarray) -> _Entry:
     """Return an entry of a schema with the statistics of some numbers, NaN left out."""
     present = numbers[~np.isnan(numbers)].astype(np.float64)
     if len(present) < FEWEST:
-        return entry
+        return entry.model_copy(update={"statistics": None})
     statistics = Statistics(
         count=len(present), mean=rounded(present.mean()), variance=rounded(present.var())
     )

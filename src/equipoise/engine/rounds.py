@@ -18,6 +18,7 @@ from equipoise.experiment import Experiment
 from equipoise.method import Method
 from equipoise.metrics import registry
 from equipoise.records import State
+from equipoise.runtime.states import NOT_HERE
 from equipoise.server import Server, ServerData
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.training.workbench import Workbench
@@ -192,8 +193,21 @@ class Loop:
         cohort.close()
         check_finite(state, self.experiment.training, self.server.round)
         self._evaluate(state, cohort)
+        self._check_kept_states(cohort.record)
         self._record_contributions(cohort.record)
         return self._commit(state, cohort)
+
+    def _check_kept_states(self, record: RoundRecord) -> None:
+        """End the run if a state that this machine keeps was removed in the meantime.
+
+        A site that lost its own state is out of the round; here the folder of the run is damaged.
+        """
+        is_missing = any(reason.endswith(NOT_HERE) for *_, reason in record.rejected)
+        if not is_missing or self.transport.keeps != "server":
+            return
+        lost = self.store.lost()
+        if lost is not None:
+            raise RunError(lost)
 
     def _evaluate(
         self, state: State, cohort: RoundCohort, late: Sequence[str] | None = None

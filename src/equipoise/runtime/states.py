@@ -20,6 +20,9 @@ class StateMissing(LookupError):
     """A state that is absent or damaged."""
 
 
+NOT_HERE = "is not here"
+
+
 class States(Protocol):
     """The states of the clients of one run."""
 
@@ -80,7 +83,7 @@ class FileStates:
             check_regular(path)
             data = path.read_bytes()
         except FileNotFoundError:
-            raise StateMissing(f"state {name} is not here") from None
+            raise StateMissing(f"state {name} {NOT_HERE}") from None
         return _parsed(data, name, digest)
 
     def write(self, name: str, record: Record) -> StateRef:
@@ -149,7 +152,7 @@ class CarriedStates:
     def read(self, name: str, digest: str) -> Record:
         """Return a state; see `States.read`."""
         if name not in self.carried:
-            raise StateMissing(f"state {name} is not here")
+            raise StateMissing(f"state {name} {NOT_HERE}")
         return _parsed(self.carried[name], name, digest)
 
     def write(self, name: str, record: Record) -> StateRef:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from equipoise.data.check.agreed import warnings_on_agreement
 from equipoise.data.check.columns import report_on_column
 from equipoise.data.check.report import DataReport, SiteReport
 from equipoise.data.check.warnings import warnings_on_sites
@@ -32,6 +33,8 @@ def report_on_dataset(dataset: Dataset, config: DataConfig, alone: bool = False)
     for column in schema.inputs:
         columns.append(report_on_column(column, [x[:, indices[column.name]]], config))
     warnings = list(dataset.notes)
+    if config.apart:
+        warnings += warnings_on_agreement(dataset, schema)
     if dataset.site is not None:
         warnings += warnings_on_sites(sites, dataset.task.class_names, alone)
     return DataReport(

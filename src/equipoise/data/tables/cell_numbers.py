@@ -11,6 +11,7 @@ from equipoise.data.schema import DATES, ColumnSchema
 from equipoise.data.tables.csv_files import (
     cells_as_text,
     column_of,
+    is_inexact_integer,
     is_missing,
     number_of,
     numbers_if_all,
@@ -30,7 +31,7 @@ def column_as_numbers(
     Args:
         values: The cells.
         column: The schema of the column. A category that it does not list gets the code after
-            the last.
+            the last. A number that it lists in another spelling, such as 01 for 1, is that one.
         of_row: A function that returns the file and line of a row, for errors.
 
     Returns:
@@ -39,9 +40,9 @@ def column_as_numbers(
     Raises:
         ValueError: If a cell does not fit the kind of the column.
     """
-    values = numbers_if_all(values)
     if column.kind == "category":
         return _category_codes(values, column.categories)
+    values = numbers_if_all(values)
     if column.kind == "date":
         return dates_as_days(cells_as_text(values), column, of_row)
     numbers = _parse_numbers(values, column.name, of_row)
@@ -51,12 +52,36 @@ def column_as_numbers(
 
 def _category_codes(values: np.ndarray, categories: tuple[str, ...]) -> np.ndarray:
     codes = {name: code for code, name in enumerate(categories)}
+    codes_of_numbers = _codes_of_numbers(categories)
     unknown = len(categories)
     numbers = np.full(len(values), np.nan)
     for row, cell in enumerate(map(str, cells_as_text(values))):
-        if not is_missing(cell):
-            numbers[row] = codes.get(cell, unknown)
+        if is_missing(cell):
+            continue
+        if cell not in codes:
+            codes[cell] = codes_of_numbers.get(_spelled_alike(cell), unknown)
+        numbers[row] = codes[cell]
     return numbers
+
+
+def _codes_of_numbers(categories: tuple[str, ...]) -> dict[str | None, int]:
+    """Return the code of each category that is a number, by a spelling that all sites share.
+
+    Of several categories with one number, such as 1 and 01, it is the first that is spelled so.
+    """
+    codes: dict[str | None, int] = {}
+    for code, name in enumerate(categories):
+        spelling = _spelled_alike(name)
+        if spelling is not None and (spelling not in codes or name == spelling):
+            codes[spelling] = code
+    return codes
+
+
+def _spelled_alike(cell: str) -> str | None:
+    """Return one spelling for 1, 01 and 1.0; None for a cell that is no number."""
+    if is_inexact_integer(cell) or not is_number(cell):
+        return None
+    return str(cells_as_text(column_of([cell]))[0])
 
 
 def dates_as_days(

@@ -299,11 +299,7 @@ def _spellings_by_file(spellings: Mapping[str, set[str]]) -> list[set[str]]:
 def _shifted_numbers(classes: Counts, label: str, files: Mapping[str, str]) -> list[Finding]:
     """Return a finding on two numbers per site that differ between sites, as 0/1 and 1/2."""
     names = {site: set(counts) for site, counts in classes.items() if counts}
-    every: set[str] = set().union(*names.values())
-    pairs = {frozenset(site_names) for site_names in names.values()}
-    if len(pairs) < 2 or len(every) < 3 or any(len(pair) != 2 for pair in pairs):
-        return []
-    if not all(map(is_number, every)):
+    if not are_shifted(names.values()):
         return []
     site, site_names = next(iter(names.items()))
     mapping = dict.fromkeys(sorted(site_names), "...")
@@ -313,6 +309,19 @@ def _shifted_numbers(classes: Counts, label: str, files: Mapping[str, str]) -> l
         f"{codings(names, files)}. If they mean the same, map them in the schema: {example}"
     )
     return [Finding(message, label)]
+
+
+def are_shifted(names: Iterable[Iterable[str]]) -> bool:
+    """Return True if every site has two classes, which are numbers and not the same two.
+
+    Args:
+        names: The classes of each site.
+    """
+    pairs = set(map(frozenset, names))
+    every = frozenset[str]().union(*pairs)
+    if len(pairs) < 2 or len(every) < 3 or any(len(pair) != 2 for pair in pairs):
+        return False
+    return all(map(is_number, every))
 
 
 def _gap_words(written: Counts, label: str, task: str | None) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -99,7 +99,11 @@ def dataset_from_sites(
     if sites.arrays:
         return _dataset_of_arrays(sites, kind, schema)
     problems = list(sites.problems)
-    joined = _join(sites, label, kind, schema, problems)
+    as_written = ()
+    if agreed and schema is not None:
+        # Other sites may have text in this column, so that 01 and 1 are two categories.
+        as_written = tuple(column.name for column in schema.columns if column.kind == "category")
+    joined = _join(sites, label, kind, schema, problems, as_written)
     problems += _categorical_problems(sites, joined, categorical)
     if agreed:
         schema = complete_schema(schema, Schema())
@@ -192,15 +196,28 @@ def _dataset_of_arrays(sites: Sites, kind: str | None, schema: Schema | None) ->
 
 
 def _join(
-    sites: Sites, label: str | None, kind: str | None, schema: Schema | None, problems: list[str]
+    sites: Sites,
+    label: str | None,
+    kind: str | None,
+    schema: Schema | None,
+    problems: list[str],
+    as_written: Collection[str],
 ) -> _JoinedTable:
     """Return the columns that all sites have; what differs is added to the problems.
+
+    Args:
+        sites: The tables of all sites.
+        label: The label column, if it is known.
+        kind: The task, if it is known.
+        schema: The schema, if there is one.
+        problems: A list that receives what differs.
+        as_written: Columns whose cells keep the spelling of the files.
 
     Raises:
         DataErrors: If nothing can be joined.
     """
     label, tables = _label_and_common_columns(sites, label, schema, problems)
-    read = interpret_tables(tables, label, kind, schema)
+    read = interpret_tables(tables, label, kind, schema, as_written)
     problems += _gap_problems(sites, tables, read, label)
     owners: list[str] = []
     for site, table in read.items():
@@ -325,7 +342,11 @@ def _differences(tables: Mapping[str, Table]) -> list[str]:
 
 
 def interpret_tables(
-    tables: Mapping[str, Table], label: str | None, task: str | None, schema: Schema | None
+    tables: Mapping[str, Table],
+    label: str | None,
+    task: str | None,
+    schema: Schema | None,
+    as_written: Collection[str] = (),
 ) -> dict[str, Table]:
     """Return the tables with labels as classes or numbers, and numbers in all other columns.
 
@@ -334,6 +355,7 @@ def interpret_tables(
         label: The label column, if it is known.
         task: `classification` or `regression`, if that is known.
         schema: Classes that it names, or that it writes in place of cells, are never gaps.
+        as_written: Columns whose cells keep the spelling of the files.
     """
     labels: dict[str, np.ndarray] = {}
     if label is not None:
@@ -341,10 +363,13 @@ def interpret_tables(
         labels = read_labels(written, task, _named_classes(label, schema or Schema()))
     result: dict[str, Table] = {}
     for site, table in tables.items():
-        result[site] = {
-            name: labels[site] if name == label else numbers_if_all(cells)
-            for name, cells in table.items()
-        }
+        result[site] = {}
+        for name, cells in table.items():
+            if name == label:
+                cells = labels[site]
+            elif name not in as_written:
+                cells = numbers_if_all(cells)
+            result[site][name] = cells
     return result
 
 

@@ -19,6 +19,7 @@ LARGE_FACTOR = 5.0  # least factor for which sites that do not overlap may have 
 CODES = (
     -1.0, -7.0, -8.0, -9.0, -99.0, -999.0, -9999.0, 0.0, 9.0, 99.0, 888.0, 999.0, 9999.0, 99999.0
 )  # fmt: skip
+NORMAL_QUANTILES = (-1.645, -0.6745, 0.0, 0.6745, 1.645)  # 5, 25, 50, 75 and 95 %
 QUANTITY = 10  # different numbers that a column needs to be a quantity
 ORDINARY = (-1.0, 0.0)  # codes that are ordinary numbers among few different ones
 
@@ -62,6 +63,11 @@ class Spread:
     third: float  # 75 %
     high: float  # 95 %
 
+    @classmethod
+    def of_normal(cls, mean: float, deviation: float) -> Spread:
+        """Return the quantiles of a normal distribution."""
+        return cls(*(mean + quantile * deviation for quantile in NORMAL_QUANTILES))
+
     @property
     def iqr(self) -> float:
         """The interquartile range."""
@@ -92,10 +98,10 @@ def find_units(
             spreads[site] = spread
     if len(spreads) < 2:
         return []
-    usual = _usual(spreads)
+    usual = usual_spread(spreads)
     groups: dict[tuple[Unit, bool], list[str]] = {}
     for site, spread in spreads.items():
-        unit = _other_unit(spread, usual, name)
+        unit = other_unit(spread, usual, name)
         if unit is not None:
             groups.setdefault((unit, spread.median > usual.median), []).append(site)
     findings = []
@@ -179,13 +185,13 @@ def _spread(numbers: np.ndarray) -> Spread | None:
     return Spread(*map(float, np.percentile(numbers, [5, 25, 50, 75, 95])))
 
 
-def _usual(spreads: Mapping[str, Spread]) -> Spread:
+def usual_spread(spreads: Mapping[str, Spread]) -> Spread:
     """Return the spread of the site in the middle, by median; of two, the first of them."""
     ordered = sorted(spreads.values(), key=lambda spread: spread.median)
     return ordered[(len(ordered) - 1) // 2]
 
 
-def _other_unit(spread: Spread, usual: Spread, name: str) -> Unit | None:
+def other_unit(spread: Spread, usual: Spread, name: str) -> Unit | None:
     """Return the pair of units that a site and most sites seem to have; none if they agree."""
     small, large = sorted((spread, usual), key=lambda item: item.median)
     if small.median <= 0 or small.third >= large.first or not small.iqr or not large.iqr:
