@@ -154,6 +154,8 @@ def test_a_site_away_at_the_last_evaluation_is_evaluated_at_resume(
     run.store.close()
     late = resume_apart(tmp_path / "run", network.transport())
     assert late.final() == {**run_joined(config, tmp_path / "whole").final()}
+    again.store.close()
+    assert simulate.resume(again.folder).table() == late.table(), "a replay is resumed likewise"
 
 
 def test_a_site_away_at_the_finish_makes_its_model_at_resume(tmp_path: Path) -> None:
