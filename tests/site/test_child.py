@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from equipoise.runtime.messages import Reply
@@ -20,7 +21,7 @@ from tests.helpers.apart_sites import (
     run_apart,
     run_joined,
 )
-from tests.helpers.runs import same_run
+from tests.helpers.runs import same_run, sites
 
 
 @pytest.fixture
@@ -59,6 +60,27 @@ def test_a_child_that_dies_is_replaced_and_the_run_has_the_same_bits(
     run = run_apart(config, tmp_path / "run", transport)
     assert killed and run.rejected() == []
     same_run(run_joined(config, tmp_path / "here"), run, network.states(run))
+
+
+@pytest.mark.slow
+def test_a_child_that_dies_after_the_data_changed_does_not_train_on_the_new_ones(
+    tmp_path: Path, children: list[Apart]
+) -> None:
+    config, network = two_sites(tmp_path, "fedavg")
+
+    class Changed(Apart):
+        def exchange(self, requests: Any, deadline: float | None = None) -> list[Reply]:
+            if (requests[0].round, requests[0].exchange) == (2, 1):
+                x, y = sites({"bo": 13}, seed=9)["bo"]
+                np.savez(network.data / "bo.npz", x=x, y=y)
+                os.kill(self.sites["bo"].runtime.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            return super().exchange(requests, deadline)
+
+    transport = Changed(network.transport().sites)
+    children.append(transport)
+    run = run_apart(config, tmp_path / "run", transport)
+    assert run.rounds()[1]["joined"] == ["ada"]
+    assert "data have changed" in run.rejected()[0]["reason"]
 
 
 def test_a_step_beyond_the_deadline_of_the_site_is_late(

@@ -102,6 +102,7 @@ def evaluation(stranger: Stranger, **changes: Any) -> bytes:
     return stranger.perform(step=order.step, down=order.record(), exchange=0)
 
 
+OUTPUTS = PredictShared(Down(model=Tree({}, "model")), "global", 0, 2**40)
 STATE = (state_name("bo", 1, 0, 1), "0" * 64)
 BROKEN: dict[str, tuple[str, Callable[[Stranger], bytes]]] = {
     "no message": ("message", lambda s: b"hello"),
@@ -135,6 +136,14 @@ BROKEN: dict[str, tuple[str, Callable[[Stranger], bytes]]] = {
     "distances": ("metrics", lambda s: s.perform(step="@distance", down=Record(), exchange=0)),
     "split": ("splits", lambda s: evaluation(s, splits=["everything"])),
     "split that is not evaluated": ("splits", lambda s: evaluation(s, splits=["train"])),
+    "splits many times": ("splits", lambda s: evaluation(s, splits=["test"] * 9)),
+    "metrics many times": ("metrics", lambda s: evaluation(s, metrics=["accuracy"] * 9)),
+    "a long header": ("message", lambda s: packed({"kind": "x" * 2**26})),
+    "shared test set": ("splits", lambda s: evaluation(s, splits=["shared"])),
+    "outputs of billions of samples": (
+        "splits",
+        lambda s: s.perform(step=OUTPUTS.step, down=OUTPUTS.record(), exchange=0),
+    ),
     "splits of another form": ("splits", lambda s: evaluation(s, splits=[["test"]])),
     "after local": ("metrics", lambda s: s.perform(after={"splits": ["test"], "metrics": []})),
     "after local form": ("message", lambda s: s.perform(after={"file": "x"})),
@@ -296,16 +305,26 @@ def test_a_step_that_raises_has_a_code_and_its_text_is_in_the_log(opened: Strang
     assert "Traceback" in (opened.folder / "site.log").read_text()
 
 
+def test_a_message_cannot_fill_the_log_or_imitate_its_entries(stranger: Stranger) -> None:
+    forged = "2026-01-01T00:00:00+00:00 refused:size"
+    name = "x" * 10**6 + f"\n{forged}\r{forged}\x1b[2J"
+    spec = {**stranger.job.experiment, "method": {"name": name}}
+    job = replace(stranger.job, experiment=spec)
+    assert stranger.code(message("describe", "bo", job)) == "refused:method"
+    log = (stranger.folder / "site.log").read_text()
+    assert len(log) < 10**5 and "\x1b" not in log
+    assert not any(line.startswith(forged) for line in log.splitlines())
+
+
 def test_a_state_that_is_not_there_has_a_code(opened: Stranger) -> None:
     assert opened.code(opened.perform(state=STATE)) == "no-state"
 
 
-@pytest.mark.parametrize("order", [SendModel, lambda down, name: PredictShared(down, name, 0, 1)])
-def test_a_personal_model_does_not_leave(order: Any, tmp_path: Path) -> None:
+def test_a_personal_model_does_not_leave(tmp_path: Path) -> None:
     stranger = Stranger(tmp_path, "standalone")
     stranger.open()
     for name in ("personal", "local", "global"):
-        request = order(Down(), name)
+        request = SendModel(Down(), name)
         data = stranger.perform(step=request.step, down=request.record(), exchange=0)
         assert stranger.code(data) in ("refused:model", "raised")
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from equipoise.records import Record, dump
 from equipoise.runs import Run
 from equipoise.site.served_models import SiteModels
 from equipoise.storage.store import RunError
@@ -128,3 +129,27 @@ def test_what_a_site_does_not_keep_is_refused_in_one_sentence(
     facts.write_text(json.dumps({**saved, "recipe": None})[:50])
     with pytest.raises(RunError, match="is damaged"):
         SiteModels(site, run)
+
+
+def test_damaged_models_of_a_site_are_refused_and_raise_nothing_else(tmp_path: Path) -> None:
+    _, _, run = finished(tmp_path, "ditto")
+    site = tmp_path / "sites" / "bo"
+    facts = site / run / "served.json"
+    models = site / run / "served.safetensors"
+    saved = json.loads(facts.read_text())
+    for change in ({"values": "abc"}, {"values": [{}]}, {"job": _with_method(saved["job"], 3)}):
+        facts.write_text(json.dumps({**saved, **change}))
+        with pytest.raises(RunError, match="is damaged"):
+            SiteModels(site, run)
+    facts.write_text(json.dumps(saved))
+    wrong = Record(down=3, state=Record(), round=1, attempt=0)
+    for record in (Record(a=1), wrong, Record(down=Record(), state=Record(), round="1", attempt=0)):
+        models.write_bytes(dump(record))
+        with pytest.raises(RunError, match="is damaged"):
+            SiteModels(site, run)
+
+
+def _with_method(job: str, method: object) -> str:
+    content = json.loads(job)
+    content["experiment"]["method"] = method
+    return json.dumps(content)

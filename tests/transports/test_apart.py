@@ -154,6 +154,8 @@ def test_a_site_away_at_the_last_evaluation_is_evaluated_at_resume(
     run.store.close()
     late = resume_apart(tmp_path / "run", network.transport())
     assert late.final() == {**run_joined(config, tmp_path / "whole").final()}
+    again.store.close()
+    assert simulate.resume(again.folder).table() == late.table(), "a replay is resumed likewise"
 
 
 def test_a_site_away_at_the_finish_makes_its_model_at_resume(tmp_path: Path) -> None:
@@ -388,6 +390,21 @@ def test_sites_that_describe_different_tasks_are_refused(tmp_path: Path) -> None
 
     with pytest.raises(ConfigurationError, match="'ada' and 'bo' have different tasks"):
         run_apart(config, tmp_path / "run", Other(network.transport().sites))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_site_that_counts_more_samples_than_there_can_be_is_refused(tmp_path: Path) -> None:
+    class Boasting(Apart):
+        def _sent(self, name: str, data: bytes) -> Any:
+            answer = super()._sent(name, data)
+            if name == "bo" and "roster" in answer:
+                answer["roster"]["sizes"]["train"]["bo"] = 2**70
+            return answer
+
+    config = apart_config(tmp_path, "fedavg")
+    transport = Boasting(network_of(tmp_path).transport().sites)
+    with pytest.raises(ConfigurationError, match="'bo' sent no sizes"):
+        run_apart(config, tmp_path / "run", transport)
     assert not (tmp_path / "run").exists()
 
 

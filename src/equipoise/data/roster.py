@@ -20,6 +20,7 @@ from equipoise.validation.names import checked_name
 
 PARTS = ("train", "validation", "test")
 SHARED = "all"  # the name under which results on a shared test set are recorded
+MOST_SAMPLES = 2**40  # of a part of a client's data; the store counts no more
 LONGEST_DIGEST = 64  # characters of a fingerprint, which may come from a stranger
 AT_ONCE = 1 << 15  # samples that are gathered for digests at a time
 
@@ -159,7 +160,7 @@ class Roster:
 
     def _has_sizes(self, client: str) -> bool:
         counts = [self.sizes[part].get(client) for part in PARTS]
-        return all(type(count) is int and count >= 0 for count in counts)
+        return all(type(count) is int and 0 <= count < MOST_SAMPLES for count in counts)
 
     def _has_fingerprint(self, client: str) -> bool:
         digest = self.fingerprints.get(client)

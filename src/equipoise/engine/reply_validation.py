@@ -16,6 +16,7 @@ from equipoise.server import Server
 from equipoise.tree import Tree
 
 _ROW_TYPES = {"model": str, "split": str, "metric": str, "value": float}  # of a measurement
+_MOST = 2**53  # beyond any count; sums of such numbers fit the integers of the database
 
 
 def validate_upload(
@@ -136,7 +137,7 @@ def _problem_of_state(request: Request, reply: Reply) -> str | None:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < _MOST
 
 
 def not_finite(state: State) -> str | None:

@@ -17,7 +17,7 @@ from equipoise.methods import REGISTRY
 from equipoise.metrics import registry
 from equipoise.records import Record
 from equipoise.runtime import client_evaluation, wire
-from equipoise.runtime.evaluation_messages import EvaluateModels, FeatureDistance
+from equipoise.runtime.evaluation_messages import EvaluateModels, FeatureDistance, PredictShared
 from equipoise.runtime.messages import PROTOCOL, Job, Request, owner, round_of
 from equipoise.site.messages import experiment_digest
 from equipoise.site.settings import AUDIT, SiteSettings
@@ -248,6 +248,8 @@ def _check_evaluation(request: Request, experiment: Experiment) -> None:
     settings = experiment.evaluation
     if request.exchange:
         raise Refused("step", "an evaluation in an exchange of a round")
+    if request.step == PredictShared.step:
+        raise Refused("splits", "a site holds no shared test set")
     if request.step == FeatureDistance.step and not settings.distances:
         raise Refused("metrics", "the experiment does not measure distances")
     if request.step != EvaluateModels.step:
@@ -264,14 +266,20 @@ def _check_names(values: Mapping[str, Any], experiment: Experiment) -> None:
     """Refuse metrics and parts of the data that the experiment does not have."""
     settings = experiment.evaluation
     splits = values.get("splits")
-    known_splits = ("shared", *settings.splits)
-    if not isinstance(splits, list) or not all(split in known_splits for split in splits):
+    if not _are_among(splits, settings.splits):
         raise Refused("splits", f"{splits!r:.80}")
     metrics = values.get("metrics")
     task = task_of(experiment.data.schema)
     known_metrics = registry.measured(task, settings.metrics, settings.main)
-    if not isinstance(metrics, list) or not all(metric in known_metrics for metric in metrics):
+    if not _are_among(metrics, known_metrics):
         raise Refused("metrics", f"{metrics!r:.80}")
+
+
+def _are_among(names: Any, known: Collection[str]) -> bool:
+    """Return True for a list of known names, each at most once: a repetition would only cost."""
+    if not isinstance(names, list) or len(names) > len(known):
+        return False
+    return all(isinstance(name, str) and name in known for name in names)
 
 
 def is_step(method: Method, step: str) -> bool:

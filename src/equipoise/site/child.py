@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,25 @@ class _TooLate(Exception):
     """The child did not answer in time."""
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """The run that a child has open, so that its successor continues it.
+
+    Attributes:
+        job: The message that opened the run.
+        folder: The folder of the run.
+        fingerprint: The digest of the data with which it was opened.
+    """
+
+    job: Job
+    folder: Path
+    fingerprint: str
+
+    def message(self) -> Record:
+        """Return the message that opens the run in a child."""
+        return _opening(self.job, self.folder)
+
+
 class ChildRuntime:
     """Executes the requests of a site in a child process, which is replaced when it dies.
 
@@ -55,7 +75,7 @@ class ChildRuntime:
         self.name = name
         self.settings = settings
         self._child: _Child | None = None
-        self._opened: tuple[Job, Path] | None = None
+        self._opened: _Opened | None = None
 
     @property
     def pid(self) -> int | None:
@@ -69,7 +89,9 @@ class ChildRuntime:
     def open(self, job: Job, folder: Path) -> Result:
         """Begin or continue a run; see `Runtime.open`."""
         result = self._ask(_opening(job, folder), START_DEADLINE)
-        self._opened = None if result.code else (job, folder)
+        self._opened = None
+        if not result.code:
+            self._opened = _Opened(job, folder, result.entries["fingerprint"])
         return result
 
     def perform(self, request: Request, deadline: float) -> Result:
@@ -108,8 +130,19 @@ class ChildRuntime:
             settings = Record(kind="settings", name=self.name, settings=self.settings.plain())
             child.exchange(settings, START_DEADLINE)
             if self._opened is not None:
-                child.exchange(_opening(*self._opened), START_DEADLINE)
+                self._open_again(child, self._opened)
         return self._child
+
+    def _open_again(self, child: _Child, opened: _Opened) -> None:
+        """Open the run in a child that replaces one that died.
+
+        Data that have changed since must not be used unnoticed: the run stays closed then, and the
+        server learns of the change when it opens the run.
+        """
+        result = _result_in(child.exchange(opened.message(), START_DEADLINE))
+        if result.code or result.entries["fingerprint"] != opened.fingerprint:
+            self._opened = None
+            child.exchange(Record(kind="close"), START_DEADLINE)
 
     def _end(self) -> None:
         if self._child is not None:
@@ -233,6 +266,9 @@ def _executed(runtime: SiteRuntime, message: Any) -> Result:
     if message["kind"] == "perform":
         request = wire.request_of(message["request"], message["down"])
         return runtime.perform(request, message["deadline"])
+    if message["kind"] == "close":
+        runtime.close()
+        return Result()
     job = Job.of(message["job"])
     if message["kind"] == "describe":
         return runtime.describe(job)

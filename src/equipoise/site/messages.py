@@ -44,6 +44,9 @@ WORDS = {
     "data": "the site cannot prepare its data for this experiment; the log of the site says why",
 }
 CODES = frozenset(["", RAISED, LATE, NO_STATE, DISK_FULL, *(f"{REFUSED}{word}" for word in WORDS)])
+# Bytes of the part of a message that is no tensor. As objects of Python it needs many times more
+# memory, so the limit of a whole message is no limit for it.
+_LONGEST_HEADER = 2**26
 # Settings of an experiment that hold at the server only.
 _OF_SERVER = ("workers", "device", "memory", "keep", "budget", "faults")
 
@@ -110,11 +113,14 @@ def packed(entries: Mapping[str, Any]) -> bytes:
 
 
 def unpacked(data: bytes) -> Record:
-    """Return the record in some bytes.
+    """Return the record in some bytes, which may come from a stranger.
 
     Raises:
-        ValueError: If they hold no whole record.
+        ValueError: If they hold no whole record, or one with a header of impossible length.
     """
+    header = int.from_bytes(data[:8], "little")
+    if header > _LONGEST_HEADER:
+        raise ValueError(f"a header of {header} bytes")
     record: Record = unpack(bytearray(data))
     return record
 

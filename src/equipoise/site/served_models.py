@@ -117,11 +117,31 @@ class SiteModels:
             self.values: list[dict[str, Any]] = facts["values"]
             self._job = Job.of(facts["job"])
             self._record = parse(_content(self.folder / MODELS))
+            self._check_form()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(
                 f"{self.folder} is damaged or holds no models of a site ({error}); "
                 "restore it from a copy"
             ) from None
+
+    def _check_form(self) -> None:
+        """Read what is used later.
+
+        Raises:
+            ValueError: If an entry has another form.
+            KeyError: If an entry is missing.
+            TypeError: If an entry is of another type.
+        """
+        _all_names(self._job.experiment["method"])
+        for row in self.values:
+            if not isinstance(row["value"], float) or not isinstance(row["model"], str):
+                raise ValueError("values of another form")
+        for name in ("down", "state"):
+            if not isinstance(self._record[name], Record):
+                raise ValueError(f"{name}: expected a record")
+        for name in ("round", "attempt"):
+            if type(self._record[name]) is not int:
+                raise ValueError(f"{name}: expected an integer")
 
     def models(self) -> list[str]:
         """Return the names of the served models."""

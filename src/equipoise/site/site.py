@@ -30,6 +30,7 @@ from equipoise.validation.names import checked_name
 
 LOG = "site.log"
 LOG_SIZE = 2**24  # bytes after which a new log begins; one old log is kept
+LOG_TEXT = 2**14  # characters of one reason, which may repeat a message of a stranger
 RUN = "run.json"  # identifier of the run and digest of its experiment, in the run's folder
 
 
@@ -199,13 +200,17 @@ def _write_run(folder: Path, job: Job, digest: str) -> None:
 
 
 class _Log:
-    """The log of a site: a line for every message that had no result, with the reason."""
+    """The log of a site: an entry for every message that had no result, with the reason.
+
+    An entry begins with time and code. Further lines of a reason are indented, so that no message
+    can imitate an entry.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, result: Result) -> None:
-        """Add a line; a log that cannot be written does not keep the site from answering."""
+        """Add an entry; a log that cannot be written does not keep the site from answering."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -213,4 +218,12 @@ class _Log:
             if self.path.exists() and self.path.stat().st_size > LOG_SIZE:
                 self.path.replace(self.path.with_suffix(".log.old"))
             with self.path.open("a", encoding="utf-8", errors="replace") as log:
-                log.write(f"{now} {result.code} {result.text}".rstrip() + "\n")
+                log.write(f"{now} {result.code} {_log_text(result.text)}".rstrip() + "\n")
+
+
+def _log_text(text: str) -> str:
+    """Return a reason as an entry of the log holds it; the end of a traceback says most."""
+    lines = []
+    for line in text[-LOG_TEXT:].splitlines():
+        lines.append("".join(sign if sign.isprintable() else "?" for sign in line))
+    return "\n    ".join(lines)
