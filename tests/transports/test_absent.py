@@ -192,3 +192,12 @@ def test_results_say_how_many_clients_were_evaluated(
     assert equipoise("show", compared.entries[0].run.folder, "--json")[0] == 0
     shown = json.loads(equipoise.printed)
     assert any("3 of 4 clients evaluated" in note for note in shown["notes"])
+
+
+def test_a_run_whose_last_evaluation_all_missed_has_no_final_values(tmp_path: Path) -> None:
+    script = []
+    for client in ("ada", "bo", "cy", "di"):
+        script.append({"round": 2, "client": client, "kind": "drop", "exchange": 0})
+    run = played(settings("fedavg", rounds=2, faults={"script": script}), tmp_path / "run")
+    assert run.status == "finished" and run.final() == {}
+    assert any("0 of 4 clients evaluated" in note for note in notes(read_result(run)))

@@ -46,7 +46,7 @@ def unevaluated(result: RunResult) -> str:
     if not missing:
         return ""
     total = len(result.clients)
-    remedy = "averages are over the others"
+    remedy = "averages are over the others" if len(missing) < total else "there are no averages"
     if result.status == "finished":
         remedy += f"; `equipoise resume {result.folder}` evaluates {list_clients(missing)}"
     was = "was" if len(missing) == 1 else "were"

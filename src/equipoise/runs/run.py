@@ -288,10 +288,19 @@ class Run:
         rows = []
         if self.store.last_round() > self.config["rounds"]:
             rows = self.columns("client", "value", phase="final", **selection)
+        if not rows and self._is_unevaluated():
+            return {}
         if not rows:
             last = self.columns("max(round)", phase="received", metric=metric, model=model)[0][0]
             rows = self.columns("client", "value", round=last, phase="received", **selection)
         return {client: float("nan") if value is None else value for client, value in rows}
+
+    def _is_unevaluated(self) -> bool:
+        """Return True if the run is finished, but all clients missed its last evaluation.
+
+        The values of the round before are not those of the models that clients now have.
+        """
+        return self.status == "finished" and set(self.clients) <= set(self.store.unevaluated())
 
     def majority(self) -> dict[str, float]:
         """Return client -> accuracy of always predicting the most frequent class of its test data.
