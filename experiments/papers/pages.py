@@ -141,7 +141,7 @@ def overview(papers: Mapping[str, Sequence[StudyResults]]) -> str:
     parts = [
         "# Five papers, claim by claim",
         "This page shows which claims of the five papers stand in our runs, and which do not. "
-        f"{headline(total)}",
+        f"{headline(total)}{_preliminary(papers)}",
         page.markdown(_papers_grid(papers)),
         "*Holds* and *does not hold* are significant at 5 % over all claims of a table, paired "
         "over seeds. *Cannot be told* means that the runs at hand do not decide. "
@@ -154,6 +154,20 @@ def overview(papers: Mapping[str, Sequence[StudyResults]]) -> str:
         "with its printed numbers, claims and results."
     )
     return "\n\n".join(parts) + "\n"
+
+
+def _preliminary(papers: Mapping[str, Sequence[StudyResults]]) -> str:
+    """Return a sentence about verdicts on tables whose runs are not all there; empty if none."""
+    number = 0
+    for studies in papers.values():
+        for one in studies:
+            if one.was_run and not page.progress_of(one.main).complete:
+                counts = page.count_decisions(one.main.verdicts)
+                number += counts[HOLDS] + counts[FAILS]
+    if not number:
+        return ""
+    verdicts = "1 verdict is" if number == 1 else f"{number} verdicts are"
+    return f" {verdicts} preliminary: some runs of the table are missing and may change it."
 
 
 def _papers_grid(papers: Mapping[str, Sequence[StudyResults]]) -> page.Grid:
