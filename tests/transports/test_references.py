@@ -177,12 +177,9 @@ def test_the_data_go_into_the_store_if_there_is_room(ray: StandIn, federation: F
         and torch.equal(shared.x, federation.x)
         and torch.equal(shared.y, federation.y)
     )
-    told = json.loads(work.message)
-    assert (
-        told["kind"] == actor.kind()
-        and told["job"] == job.text()
-        and told["path"] == [path or os.getcwd() for path in sys.path]
-    )
+    message = json.loads(work.message)
+    assert message["kind"] == actor.kind() and message["job"] == job.text()
+    assert message["path"] == [path or os.getcwd() for path in sys.path]
     assert work.can_be_made and work.fingerprint == roster.fingerprint
     none, same = job_spec_of(ray, wanted, job, federation, roster, bytes - 1.0)
     assert none.data is None and same is federation

@@ -87,7 +87,7 @@ class Evaluator:
         clinical: Clinical measures as (client, model, split, metric, value).
         majority: The share of the most frequent class as (client, split, share).
         failures: The clients that did not evaluate, with the reason. A client that fails in one
-            request is asked no other, and none of its values count.
+            request receives no other, and none of its values count.
     """
 
     method: Method

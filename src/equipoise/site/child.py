@@ -64,7 +64,7 @@ class _Opened:
 class ChildRuntime:
     """Executes the requests of a site in a child process, which is replaced when it dies.
 
-    A step may hang, run out of memory or crash: the site itself goes on.
+    A step may hang, run out of memory or crash without ending the site itself.
 
     Args:
         name: The name of the site.
@@ -112,7 +112,7 @@ class ChildRuntime:
         self._end()
 
     def _ask(self, message: Record, seconds: float) -> Result:
-        """Send a message to the child; one that dies is replaced and asked once more."""
+        """Send a message to the child; one that dies is replaced, and receives it once more."""
         for _ in range(TRIES):
             try:
                 return _result_in(self._started().exchange(message, seconds))

@@ -37,7 +37,7 @@ STATES = "states"  # the folder of the client's states, inside of the folder of 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of something that a site was asked.
+    """The result of a request to a site.
 
     Attributes:
         code: Empty, or why there is no result.
@@ -64,7 +64,7 @@ class _Prepared:
 
 
 class Runtime(Protocol):
-    """What executes the requests of a site: in this process, or in a child."""
+    """The executor of a site's requests, in this process or in a child."""
 
     def describe(self, job: Job) -> Result:
         """Return the roster of the site; nothing is written."""

@@ -74,7 +74,7 @@ def save_models(
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that it is whole or as it was before."""
+    """Replace a file at once, so that a kill leaves the old one or the new one."""
     partial = path.with_name(f"{path.name}.part")
     try:
         partial.write_bytes(data)

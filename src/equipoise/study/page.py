@@ -43,7 +43,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Progress:
-    """How much of a study has been run at one scale.
+    """The finished part of a study at one scale.
 
     Attributes:
         done: Number of methods, conditions and seeds with results.

@@ -17,6 +17,7 @@ from equipoise.models.network import Network
 _relu_backward = torch.ops.aten.threshold_backward.default
 _nll_backward = torch.ops.aten.nll_loss_backward.default
 _MEAN = 1  # the number of this reduction in torch's kernels
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _IGNORED = -100  # the class that torch's cross-entropy ignores by default
 
 
@@ -130,22 +131,10 @@ def _linear_layers(modules: list[nn.Module]) -> list[nn.Linear]:
 
 def _has_hooks(net: nn.Module) -> bool:
     """Return True if a hook sees or changes what the modules of a network compute."""
-    common = (
-        hooks_of_all_modules._global_forward_hooks,
-        hooks_of_all_modules._global_forward_pre_hooks,
-        hooks_of_all_modules._global_backward_hooks,
-        hooks_of_all_modules._global_backward_pre_hooks,
-    )
-    if any(common):
-        return True
-    for module in net.modules():
-        own = (
-            module._forward_hooks,
-            module._forward_pre_hooks,
-            module._backward_hooks,
-            module._backward_pre_hooks,
-        )
-        if any(own):
+    for kind in _HOOKS:
+        if getattr(hooks_of_all_modules, f"_global{kind}"):
+            return True
+        if any(getattr(module, kind) for module in net.modules()):
             return True
     # Hooks of tensors, such as those that count or change gradients.
     return any(parameter._backward_hooks for parameter in net.parameters())

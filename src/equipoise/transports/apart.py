@@ -42,7 +42,7 @@ class Answering(Protocol):
 
 
 class Apart:
-    """Sites that are asked one after another; each has its own data, states and settings.
+    """Sites that answer one after another; each has its own data, states and settings.
 
     Args:
         sites: The sites by name, in the order of the clients.

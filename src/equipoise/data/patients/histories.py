@@ -139,13 +139,7 @@ def fit(x: np.ndarray, codes: tuple[str, ...], train: Parts) -> dict[str, Any]:
     mean = total / np.maximum(count, 1)
     deviation = np.sqrt(np.maximum(square / np.maximum(count, 1) - mean**2, 0))
     scale = np.where(deviation > 1e-6 * (np.abs(mean) + 1e-12), deviation, 1.0)
-    return {
-        "kind": "histories",
-        "codes": list(codes),
-        "mean": mean.tolist(),
-        "scale": scale.tolist(),
-        "shape": list(x.shape[1:]),
-    }
+    return _recipe(x, codes, mean, scale)
 
 
 def agreed(x: np.ndarray, codes: tuple[str, ...], schema: tuple[CodeSchema, ...]) -> dict[str, Any]:
@@ -181,6 +175,13 @@ def agreed(x: np.ndarray, codes: tuple[str, ...], schema: tuple[CodeSchema, ...]
             "though events have values; write them with `equipoise data check --save --statistics` "
             "at each site, and `equipoise data schema join`"
         )
+    return _recipe(x, codes, mean, scale)
+
+
+def _recipe(
+    x: np.ndarray, codes: tuple[str, ...], mean: np.ndarray, scale: np.ndarray
+) -> dict[str, Any]:
+    """Return mean and scale of the values of each code as plain data."""
     return {
         "kind": "histories",
         "codes": list(codes),
