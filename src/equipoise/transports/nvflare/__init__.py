@@ -1,0 +1,1 @@
+"""Runs over a real network, carried by NVIDIA FLARE."""
