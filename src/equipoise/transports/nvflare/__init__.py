@@ -1,1 +1,4 @@
-"""Runs over a real network, carried by NVIDIA FLARE."""
+"""A network of organisations on NVIDIA FLARE: keys, kits, party commands and the transport.
+
+Modules of this package import nvflare on first use.
+"""
