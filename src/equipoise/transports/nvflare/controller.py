@@ -10,7 +10,7 @@ from nvflare.apis.signal import Signal
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
 from equipoise.experiment import ConfigurationError
-from equipoise.transports.nvflare.kits import server_files
+from equipoise.transports.nvflare.server_settings import server_files
 from equipoise.transports.nvflare.link import Link, register_arrays
 from equipoise.transports.nvflare.order import RunOrder
 from equipoise.transports.nvflare.progress import NetworkProgress

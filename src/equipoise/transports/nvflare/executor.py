@@ -13,6 +13,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from equipoise.site import Site
+from equipoise.transports.nvflare.kits import open_kit
 from equipoise.transports.nvflare.link import (
     ANSWER,
     BODY,
@@ -21,7 +22,7 @@ from equipoise.transports.nvflare.link import (
     bytes_in,
     register_arrays,
 )
-from equipoise.transports.nvflare.site_settings import settings_of_kit
+from equipoise.transports.nvflare.site_settings import site_settings
 
 _POLL = 0.1  # seconds between two looks at whether the job is aborted
 
@@ -39,7 +40,8 @@ class SiteExecutor(Executor):  # type: ignore[misc]
             register_arrays()
             folder = Path(fl_ctx.get_engine().get_workspace().get_root_dir()).parent
             # The name is that of the certificate, whatever a message says.
-            self._site = Site(fl_ctx.get_identity_name(), settings_of_kit(folder))
+            settings = site_settings(open_kit(folder, "site"))
+            self._site = Site(fl_ctx.get_identity_name(), settings)
         elif event_type in (EventType.END_RUN, EventType.ABORT_TASK):
             self._close()
 
@@ -52,8 +54,9 @@ class SiteExecutor(Executor):  # type: ignore[misc]
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
         head = bytes_in(shareable, HEAD)
         body = bytes_in(shareable, BODY)
-        # Free the message as soon as the site has it in one piece.
-        shareable.clear()
+        # The message is freed as soon as the site has it in one piece.
+        shareable.pop(HEAD, None)
+        shareable.pop(BODY, None)
         data = bytearray() if head is None or body is None else bytearray(head) + body
         del head, body
         answer = _Answer(site, data)

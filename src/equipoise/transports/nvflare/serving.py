@@ -121,9 +121,7 @@ def _serve(
     transport = Apart(connections, parallel=True)
     if (folder / DATABASE).exists():
         _check_same_experiment(folder, experiment)
-        resume_session(
-            folder, transport, callback, data, order.from_round, interrupted=interrupted
-        )
+        resume_session(folder, transport, callback, data, order.from_round, interrupted=interrupted)
         return
     if order.from_round is not None:
         raise RunError(f"the server has no run {order.run}; it cannot go back to a round of it")
