@@ -300,6 +300,14 @@ def test_data_that_do_not_fit_are_refused_and_the_log_alone_says_why(tmp_path: P
     assert SECRET in (stranger.folder / "site.log").read_text()
 
 
+@pytest.mark.parametrize(("minimum", "code"), [(0, ""), (10**6, "refused:rows")])
+def test_a_site_with_fewer_samples_than_its_minimum_takes_no_part(
+    minimum: int, code: str, tmp_path: Path
+) -> None:
+    stranger = Stranger(tmp_path, minimum_rows=minimum)
+    assert stranger.code(message("describe", "bo", stranger.job).joined()) == code
+
+
 def test_a_step_that_raises_has_a_code_and_its_text_is_in_the_log(opened: Stranger) -> None:
     assert opened.code(opened.perform(down=Down(model=Tree({}, SECRET)))) == "raised"
     assert "Traceback" in (opened.folder / "site.log").read_text()

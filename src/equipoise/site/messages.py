@@ -44,6 +44,7 @@ WORDS = {
     "metrics": "it names metrics that the experiment does not have",
     "splits": "it names parts of the data that the experiment does not have",
     "model": "it asks for a model that is not the same for all clients; those stay at the site",
+    "rows": "the site has fewer samples than its own settings ask for (minimum_rows)",
     "data": "the site cannot prepare its data for this experiment; the log of the site says why",
 }
 CODES = frozenset(["", RAISED, LATE, NO_STATE, DISK_FULL, *(f"{REFUSED}{word}" for word in WORDS)])

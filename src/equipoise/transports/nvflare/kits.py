@@ -180,6 +180,7 @@ def lock(kit: Kit) -> None:
         path.unlink()
     for path in (kit.startup / "startup").glob("*.sh"):
         path.unlink()
+    (kit.startup / "readme.txt").unlink(missing_ok=True)  # describes the scripts
     for name, content in locked_files(kit).items():
         (local / name).write_text(json.dumps(content, indent=2) + "\n")
     make_private(kit.folder)

@@ -27,6 +27,7 @@ from equipoise.transports.nvflare.kits import (
     replace_startup,
     write_description,
 )
+from equipoise.transports.nvflare.site_settings import DATA, SCHEMA, write_settings
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
 
@@ -385,7 +386,24 @@ def install(folder: Path, signed: Path, fingerprint: str) -> Kit:
         shutil.rmtree(workspace, ignore_errors=True)
     write_description(folder, values)
     lock(kit)
+    if kit.kind == "site":
+        write_settings(kit)
     return open_kit(folder, kit.kind)
+
+
+def start_variables(data: Path | str | None, schema: Path | None) -> dict[str, str]:
+    """Return the environment variables by which a site learns where its data are.
+
+    Args:
+        data: The data of the site, in place of those in its settings; a path or a data set.
+        schema: The file of the agreed schema, in place of the one in its settings.
+    """
+    variables = {}
+    if data is not None:
+        variables[DATA] = str(Path(data).absolute()) if Path(data).exists() else str(data)
+    if schema is not None:
+        variables[SCHEMA] = str(schema.absolute())
+    return variables
 
 
 def _new_folder(folder: Path) -> None:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,13 +65,15 @@ class PartyProcess:
 
     Args:
         kit: The kit of the party.
+        variables: Further environment variables of its processes.
 
     Raises:
         ConfigurationError: If the party runs already.
     """
 
-    def __init__(self, kit: Kit) -> None:
+    def __init__(self, kit: Kit, variables: Mapping[str, str] | None = None) -> None:
         self.kit = kit
+        self._variables = dict(variables or {})
         other = running(kit)
         if other is not None:
             raise ConfigurationError(
@@ -95,12 +98,13 @@ class PartyProcess:
         with (folder / f"{kit.kind}.out").open("wb") as output:
             return subprocess.Popen(
                 _command(kit),
-                env=_environment(kit, self.mark),
+                env=_environment(kit, self.mark) | self._variables,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
                 cwd=kit.startup,
+                umask=0o077,
             )
 
     def wait_until_ready(self, seconds: float = READY_DEADLINE) -> None:
