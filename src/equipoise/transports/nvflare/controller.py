@@ -10,10 +10,10 @@ from nvflare.apis.signal import Signal
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
 from equipoise.experiment import ConfigurationError
-from equipoise.transports.nvflare.server_settings import server_files
 from equipoise.transports.nvflare.link import Link, register_arrays
 from equipoise.transports.nvflare.order import RunOrder
 from equipoise.transports.nvflare.progress import NetworkProgress
+from equipoise.transports.nvflare.server_settings import server_files
 from equipoise.transports.nvflare.serving import DELIVERED, Outcome, deliver, serve_run
 
 PROGRESS = "equipoise"  # the group under which FLARE's statistics of a job have the progress

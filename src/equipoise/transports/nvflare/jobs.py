@@ -37,7 +37,7 @@ ANSWER_DEADLINE = 10.0  # seconds for the server to answer
 _FETCH_INTERVAL = 0.05  # seconds between two questions of a site for a task
 _POLL = 1.0  # seconds between two looks at the progress
 _END_DEADLINE = 120.0  # seconds for FLARE to store the result of a job that has ended
-_ENDED = "FINISHED"  # how the states of a job that has ended begin
+_ENDED = "FINISHED:"  # how FLARE's states of a job that has ended begin
 
 
 def write_job(folder: Path, order: RunOrder) -> None:
@@ -98,6 +98,13 @@ class Desk:
         with _explained(self.kit):
             return str(self.session.get_job_meta(job).get("status", ""))
 
+    def is_running(self, job: str) -> bool:
+        """Return True if a job waits or is in progress."""
+        try:
+            return not has_ended(self.status(job))
+        except ConfigurationError:  # a job that the server has forgotten
+            return False
+
     def progress(self, job: str) -> dict[str, Any] | None:
         """Return the progress of a job as the server reports it; None if it does not yet."""
         try:
@@ -114,6 +121,12 @@ class Desk:
         """End a job; its run can be resumed."""
         with _explained(self.kit):
             self.session.abort_job(job)
+
+    def wait_until_end(self, job: str) -> None:
+        """Wait until a job that was aborted has ended, for two minutes at most."""
+        until = time.monotonic() + _END_DEADLINE
+        while self.is_running(job) and time.monotonic() < until:
+            time.sleep(_POLL)
 
     def fetch(self, job: str, out: Path) -> Outcome:
         """Fetch the run of a job that has ended.
@@ -195,9 +208,14 @@ def follow(
         if progress is not None:
             show(progress)
         state = desk.status(job)
-        if state.startswith(_ENDED) or state.startswith("ABANDONED"):
+        if has_ended(state):
             return state
         wait(_POLL)
+
+
+def has_ended(state: str) -> bool:
+    """Return True for FLARE's state of a job that has ended."""
+    return state.startswith(_ENDED)
 
 
 def _replace(source: Path, out: Path) -> None:
