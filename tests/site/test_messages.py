@@ -58,7 +58,7 @@ class Stranger:
         return str(self.send(data)["code"])
 
     def open(self) -> None:
-        assert self.code(message("open", "bo", self.job)) == ""
+        assert self.code(message("open", "bo", self.job).joined()) == ""
 
     def request(self, **more: Any) -> Request:
         model = Tree({}, "model")
@@ -66,7 +66,7 @@ class Stranger:
         return Request(**{**values, "round": 1, "rounds": 2, "exchange": 1, **more})
 
     def perform(self, **more: Any) -> bytes:
-        return perform_message("bo", self.job, self.request(**more), None)
+        return perform_message(self.job, self.request(**more), None).joined()
 
     def changed(self, data: bytes, **changes: Any) -> bytes:
         """Return a message with other entries."""
@@ -88,7 +88,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
 
 
 def test_a_description_has_sizes_and_no_name_of_a_file(stranger: Stranger) -> None:
-    answer = stranger.send(message("describe", "bo", stranger.job))
+    answer = stranger.send(message("describe", "bo", stranger.job).joined())
     assert answer["code"] == "" and answer["roster"]["ids"] == ["bo"]
     assert answer["roster"]["name"] == "" and answer["roster"]["classes"]["train"]["bo"] == 3
     assert not stranger.folder.exists(), "a description writes nothing"
@@ -155,13 +155,13 @@ BROKEN: dict[str, tuple[str, Callable[[Stranger], bytes]]] = {
     "request of another form": ("message", lambda s: s.changed(s.perform(), request={"x": 1})),
     "job of another run": (
         "run",
-        lambda s: s.changed(message("open", "bo", s.job), run=OTHER_RUN),
+        lambda s: s.changed(message("open", "bo", s.job).joined(), run=OTHER_RUN),
     ),
     "job of another experiment": (
         "experiment",
-        lambda s: s.changed(message("open", "bo", s.job), experiment="0" * 64),
+        lambda s: s.changed(message("open", "bo", s.job).joined(), experiment="0" * 64),
     ),
-    "no job": ("message", lambda s: s.changed(message("open", "bo", s.job), job="{")),
+    "no job": ("message", lambda s: s.changed(message("open", "bo", s.job).joined(), job="{")),
 }
 
 
@@ -182,7 +182,7 @@ def test_nothing_is_performed_before_a_run_is_open_or_after_it_is_closed(
 ) -> None:
     assert stranger.code(stranger.perform()) == "refused:closed"
     stranger.open()
-    assert stranger.code(message("close", "bo", stranger.job)) == ""
+    assert stranger.code(message("close", "bo", stranger.job).joined()) == ""
     assert stranger.code(stranger.perform()) == "refused:closed"
 
 
@@ -215,25 +215,25 @@ def test_an_experiment_with_another_schema_than_the_agreed_one_is_refused(tmp_pa
     agreed = tmp_path / "agreed.yaml"
     agreed.write_text("classes: ['0', '1', '2']\nshape: [1, 8, 8]\n")
     stranger = Stranger(tmp_path, schema=agreed)
-    assert stranger.code(message("describe", "bo", stranger.job)) == ""
+    assert stranger.code(message("describe", "bo", stranger.job).joined()) == ""
     agreed.write_text("classes: ['0', '1', '3']\nshape: [1, 8, 8]\n")
-    assert stranger.code(message("open", "bo", stranger.job)) == "refused:schema"
+    assert stranger.code(message("open", "bo", stranger.job).joined()) == "refused:schema"
 
 
 def test_a_run_is_not_opened_with_another_experiment(stranger: Stranger) -> None:
     stranger.open()
     other = replace(stranger.job, experiment={**stranger.job.experiment, "seed": 8})
-    assert stranger.code(message("open", "bo", other)) == "refused:experiment"
+    assert stranger.code(message("open", "bo", other).joined()) == "refused:experiment"
     ignored = {"workers": 7, "device": "cuda", "memory": 1, "keep": 9, "faults": {"dropout": 0.5}}
     same = replace(stranger.job, experiment={**stranger.job.experiment, **ignored})
-    assert stranger.code(message("open", "bo", same)) == ""
+    assert stranger.code(message("open", "bo", same).joined()) == ""
 
 
 @pytest.mark.parametrize("allowed", [("fedavg",), ()])
 def test_a_method_that_is_not_allowed_is_refused(allowed: Any, tmp_path: Path) -> None:
     stranger = Stranger(tmp_path, methods=allowed)
-    assert stranger.code(message("describe", "bo", stranger.job)) == "refused:method"
-    assert stranger.code(message("open", "bo", stranger.job)) == "refused:method"
+    assert stranger.code(message("describe", "bo", stranger.job).joined()) == "refused:method"
+    assert stranger.code(message("open", "bo", stranger.job).joined()) == "refused:method"
 
 
 @pytest.mark.parametrize("slot", ["companion", "inputs", "weights", "finish", "beside"])
@@ -241,7 +241,7 @@ def test_a_method_inside_of_another_must_be_allowed_too(slot: str, tmp_path: Pat
     stranger = Stranger(tmp_path, "fedavg", methods=("fedavg",))
     spec = {"name": "fedavg", slot: {"name": "kdia"}}
     job = replace(stranger.job, experiment={**stranger.job.experiment, "method": spec})
-    assert stranger.code(message("describe", "bo", job)) == "refused:method"
+    assert stranger.code(message("describe", "bo", job).joined()) == "refused:method"
 
 
 CODE = "tests.helpers.packages:anything"
@@ -274,19 +274,19 @@ def test_code_and_files_that_a_server_names_are_refused(
             else value
         )
     job = replace(stranger.job, experiment=spec, allowed=allowed)
-    assert stranger.code(message("describe", "bo", job)) == "refused:experiment"
+    assert stranger.code(message("describe", "bo", job).joined()) == "refused:experiment"
 
 
 def test_a_method_that_is_code_is_refused_whatever_the_server_permits(stranger: Stranger) -> None:
     spec = {**stranger.job.experiment, "method": {"name": "tests.helpers.packages:Anything"}}
     job = replace(stranger.job, experiment=spec, allowed={"everything": True})
-    assert stranger.code(message("describe", "bo", job)) == "refused:method"
+    assert stranger.code(message("describe", "bo", job).joined()) == "refused:method"
 
 
 def test_names_of_data_and_deaths_are_ignored(stranger: Stranger) -> None:
     data = {**stranger.job.experiment["data"], "name": "/etc", "codes": "/etc/passwd"}
     job = replace(stranger.job, experiment={**stranger.job.experiment, "data": data})
-    answer = stranger.send(message("describe", "bo", job))
+    answer = stranger.send(message("describe", "bo", job).joined())
     assert answer["code"] == "" and answer["roster"]["sizes"]["train"]["bo"] > 0
     stranger.open()
     dies = stranger.perform(step="@present", down=Record(), exchange=0, die=True)
@@ -296,8 +296,16 @@ def test_names_of_data_and_deaths_are_ignored(stranger: Stranger) -> None:
 def test_data_that_do_not_fit_are_refused_and_the_log_alone_says_why(tmp_path: Path) -> None:
     stranger = Stranger(tmp_path)
     (tmp_path / SECRET / f"{SECRET}.npz").write_bytes(b"")
-    assert stranger.code(message("describe", "bo", stranger.job)) == "refused:data"
+    assert stranger.code(message("describe", "bo", stranger.job).joined()) == "refused:data"
     assert SECRET in (stranger.folder / "site.log").read_text()
+
+
+@pytest.mark.parametrize(("minimum", "code"), [(0, ""), (10**6, "refused:rows")])
+def test_a_site_with_fewer_samples_than_its_minimum_takes_no_part(
+    minimum: int, code: str, tmp_path: Path
+) -> None:
+    stranger = Stranger(tmp_path, minimum_rows=minimum)
+    assert stranger.code(message("describe", "bo", stranger.job).joined()) == code
 
 
 def test_a_step_that_raises_has_a_code_and_its_text_is_in_the_log(opened: Stranger) -> None:
@@ -310,7 +318,7 @@ def test_a_message_cannot_fill_the_log_or_imitate_its_entries(stranger: Stranger
     name = "x" * 10**6 + f"\n{forged}\r{forged}\x1b[2J"
     spec = {**stranger.job.experiment, "method": {"name": name}}
     job = replace(stranger.job, experiment=spec)
-    assert stranger.code(message("describe", "bo", job)) == "refused:method"
+    assert stranger.code(message("describe", "bo", job).joined()) == "refused:method"
     log = (stranger.folder / "site.log").read_text()
     assert len(log) < 10**5 and "\x1b" not in log
     assert not any(line.startswith(forged) for line in log.splitlines())
@@ -332,7 +340,7 @@ def test_a_personal_model_does_not_leave(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_has_a_code(tmp_path: Path) -> None:
     stranger = Stranger(tmp_path)
     stranger.folder.write_text("a file in its place")
-    assert stranger.code(message("open", "bo", stranger.job)) == "disk-full"
+    assert stranger.code(message("open", "bo", stranger.job).joined()) == "disk-full"
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -367,7 +375,11 @@ KEYS = (
 def test_messages_with_a_random_entry_have_a_code(
     key: str, value: Any, opening: bool, opened: Stranger
 ) -> None:
-    whole = message("describe", "bo", opened.job) if opening else opened.perform(step="deliver")
+    whole = (
+        message("describe", "bo", opened.job).joined()
+        if opening
+        else opened.perform(step="deliver")
+    )
     entries = {**unpacked(whole), key: value}
     try:
         data = packed(entries)

@@ -29,6 +29,9 @@ class SiteSettings:
         codes: Of patients' records: the site's own file of the codes that make a label.
         limit: The largest message in bytes.
         deadline: The longest time of a step in seconds, whatever a server allows.
+        minimum_rows: The number of samples below which the site takes part in no run, since
+            updates and values of few samples reveal single ones.
+        histograms: Whether histograms of scores may leave the site, whatever a server asks.
     """
 
     data: Path
@@ -40,6 +43,8 @@ class SiteSettings:
     codes: Path | None = None
     limit: int = LIMIT
     deadline: float = 24 * 3600.0
+    minimum_rows: int = 0
+    histograms: bool = True
 
     def plain(self) -> dict[str, Any]:
         """Return the settings as plain data, for the child process of the site."""
