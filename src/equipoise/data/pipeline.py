@@ -178,7 +178,7 @@ def _federate(
         dataset: The data set.
         client: The only client, if its data are prepared alone: it draws from its own stream.
     """
-    dataset = dataset.as_task(_task(config))
+    dataset = dataset.as_task(_task(config)).with_intervals(_intervals(config))
     config = with_own_split(config, dataset)
     dataset = _resized(dataset, config.image_size)
     dataset = _with_latest_events(dataset, config.events)
@@ -205,6 +205,13 @@ def _task(config: DataConfig) -> str | None:
     if config.task is None and config.schema is not None:
         return config.schema.predicts
     return config.task
+
+
+def _intervals(config: DataConfig) -> int | None:
+    """Return the intervals of a discrete-time model that the configuration or its schema names."""
+    if config.intervals is None and config.schema is not None:
+        return config.schema.intervals
+    return config.intervals
 
 
 def _metadata(
@@ -342,14 +349,10 @@ def _load_patients(config: DataConfig, own_site: str | None) -> Dataset:
 
 
 def _load_tables(config: DataConfig, own_site: str | None) -> LoadedData:
-    from equipoise.data.tables.sites import read_sites
-    from equipoise.data.tables.table_dataset import dataset_from_sites
+    from equipoise.data.tables.user_tables import dataset_of_tables, read_user_tables
 
-    names = (*([config.label] if config.label else []), *config.categorical)
-    sites = read_sites(Path(config.name), config.site, config.schema, names, own_site)
-    dataset = dataset_from_sites(
-        sites, config.label, config.categorical, config.task, config.schema
-    )
+    sites = read_user_tables(Path(config.name), config, own_site)
+    dataset = dataset_of_tables(sites, config)
     return LoadedData(dataset, None if sites.arrays else sites)
 
 
@@ -625,4 +628,7 @@ def _site_tests(dataset: Dataset, parts: Parts) -> Parts:
 
 
 def _strata(dataset: Dataset) -> np.ndarray | None:
+    """Return what a split is stratified by: the class, or in survival analysis the event."""
+    if dataset.task.survives:
+        return np.signbit(dataset.y.numpy()).astype(np.int64)
     return np.asarray(dataset.y.numpy()) if dataset.task.classifies else None

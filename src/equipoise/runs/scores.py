@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.metrics import score_histograms
+from equipoise.metrics import life_tables, score_histograms
 from equipoise.metrics.score_histograms import BINS, ROUNDED, Counts
 from equipoise.storage.form import damaged
 from equipoise.storage.store import Store
@@ -27,6 +27,8 @@ def read_histograms(store: Store, task: Task, model: str, split: str) -> dict[st
     Raises:
         RunError: If the histograms are damaged.
     """
+    if not task.classifies:
+        return {}
     tables: dict[str, Counts] = {}
     for row in _rows(store):
         if row["model"] == model and row["split"] == split:
@@ -35,6 +37,28 @@ def read_histograms(store: Store, task: Task, model: str, split: str) -> dict[st
         reason = score_histograms.fault(table, task.outputs, bins=table.shape[-1])
         if reason is not None:
             raise damaged(store.folder, f"counts of scores of client {client!r}: {reason}")
+    return tables
+
+
+def read_life_tables(store: Store, task: Task, model: str, split: str) -> dict[str, Counts]:
+    """Return client -> life table of two risk groups; arguments as above.
+
+    Raises:
+        RunError: If the life tables are damaged.
+    """
+    tables: dict[str, Counts] = {}
+    if not task.survives:
+        return tables
+    for row in _rows(store):
+        if row["model"] != model or row["split"] != split:
+            continue
+        shape = (len(life_tables.GROUPS), 2, life_tables.BINS)
+        table = tables.setdefault(row["client"], np.zeros(shape, np.int64))
+        group, time = row["class"], row["score"]
+        counts = (row["positives"], row["negatives"])
+        if not (0 <= group < shape[0] and 0 <= time < shape[2]) or min(counts) < 0:
+            raise damaged(store.folder, f"its life tables name group {group} and time {time}")
+        table[group, :, time] = counts
     return tables
 
 
