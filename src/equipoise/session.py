@@ -50,6 +50,11 @@ from equipoise.version import __version__
 SERVER = "server"  # the name under which files at the server are prepared
 
 
+def never() -> bool:
+    """Return False: nobody but Ctrl-C stops the run."""
+    return False
+
+
 class RemoteTransport(Transport, Protocol):
     """A transport to sites that hold their data themselves."""
 
@@ -87,6 +92,7 @@ class Session:
         transport: RemoteTransport,
         callbacks: Callback | Iterable[Callback] | None = None,
         data: ServerData | None = None,
+        interrupted: Callable[[], bool] = never,
     ) -> None:
         """Check that an experiment can be run without data at the server.
 
@@ -95,6 +101,7 @@ class Session:
             transport: The transport to the sites.
             callbacks: As for `equipoise.run`.
             data: Samples at the server, see `server_data`.
+            interrupted: Returns True once the run shall stop, beside Ctrl-C.
 
         Raises:
             ConfigurationError: If the experiment needs data at the server, or cannot travel.
@@ -104,6 +111,7 @@ class Session:
         self.transport = self._sites = transport
         self.monitor = monitor_of(experiment, callbacks)
         self.data = data or ServerData()
+        self.interrupted = interrupted
         self._check_validation(experiment.build_method())
 
     def __enter__(self) -> Self:
@@ -185,18 +193,24 @@ class Session:
         self.server_data(roster, method)
         return roster, bench, method
 
-    def start(self, folder: Path, describe: Callable[[Task], None] | None = None) -> Run:
+    def start(
+        self,
+        folder: Path,
+        describe: Callable[[Task], None] | None = None,
+        run: str | None = None,
+    ) -> Run:
         """Run the experiment from its beginning to its end.
 
         Args:
             folder: The folder of the run, which must not hold one.
             describe: Called with the task once all settings have been checked.
+            run: The identifier of the run, 32 hexadecimal digits; a new one by default.
 
         Returns:
             The finished run.
         """
         text = configuration(self.experiment)
-        job = job_of(self.experiment, uuid.uuid4().hex)
+        job = job_of(self.experiment, run or uuid.uuid4().hex)
         roster, bench, method = self.open(job, folder)
         check_loss(self.experiment, roster.task)
         if describe is not None:
@@ -244,7 +258,7 @@ class Session:
         failure: BaseException | None = None
         try:
             with one_thread(), interruptible() as requested:
-                self.monitor.interrupted = requested
+                self.monitor.interrupted = lambda: requested() or self.interrupted()
                 loop.run()
         except Interrupted:
             failure = KeyboardInterrupt(
@@ -284,6 +298,7 @@ def resume_session(
     data: ServerData | None = None,
     from_round: int | None = None,
     allow_imports: Iterable[str] = (),
+    interrupted: Callable[[], bool] = never,
 ) -> Run:
     """Continue a run whose data are at sites.
 
@@ -296,6 +311,7 @@ def resume_session(
         data: Samples at the server.
         from_round: Go back to the checkpoint of this round.
         allow_imports: Packages from which code that the run's file names may be imported.
+        interrupted: As for `Session`.
 
     Returns:
         The finished run.
@@ -308,7 +324,7 @@ def resume_session(
         on_failure.callback(store.close)
         saved = check_resumable(store, from_round)
         experiment = experiment_from(saved, permitted(saved, allow_imports))
-        session = Session(experiment, transport, callbacks, data)
+        session = Session(experiment, transport, callbacks, data, interrupted)
         on_failure.pop_all()
     with session:
         return session.resume(store, from_round)

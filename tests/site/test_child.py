@@ -120,15 +120,17 @@ class OpenSite:
         return unpacked(self.site.answer(data))
 
     def open(self) -> str:
-        described = self.answer(message("describe", "bo", self.job))
+        described = self.answer(message("describe", "bo", self.job).joined())
         if described["code"]:
             return str(described["code"])
         self.ticket = described["ticket"]
-        return str(self.answer(message("open", "bo", self.job, ticket=self.ticket))["code"])
+        return str(
+            self.answer(message("open", "bo", self.job, ticket=self.ticket).joined())["code"]
+        )
 
     def perform(self, down: Record, deadline: float | None = None) -> str:
         request = Request("bo", "client", down, 1, 2, exchange=1)
-        data = perform_message("bo", self.job, request, deadline, self.ticket)
+        data = perform_message(self.job, request, deadline, ticket=self.ticket).joined()
         return str(self.answer(data)["code"])
 
 
@@ -157,7 +159,7 @@ def test_a_close_ends_the_step_of_a_child(tmp_path: Path) -> None:
     thread = threading.Thread(target=lambda: codes.append(opened.perform(Down())))
     thread.start()
     time.sleep(0.5)
-    closing = message("close", "bo", opened.job, ticket=opened.ticket)
+    closing = message("close", "bo", opened.job, ticket=opened.ticket).joined()
     assert opened.answer(closing)["code"] == ""
     thread.join(30)
     assert codes == ["refused:ended"] and child.pid is None

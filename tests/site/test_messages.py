@@ -65,12 +65,12 @@ class Stranger:
 
     def describe(self, job: Job | None = None) -> Any:
         """Let the site describe its data, which gives the ticket of the next opening."""
-        answer = self.send(message("describe", "bo", job or self.job))
+        answer = self.send(message("describe", "bo", job or self.job).joined())
         self.ticket = answer.get("ticket", "")
         return answer
 
     def opening(self, job: Job | None = None) -> bytes:
-        return message("open", "bo", job or self.job, ticket=self.ticket)
+        return message("open", "bo", job or self.job, ticket=self.ticket).joined()
 
     def open(self, job: Job | None = None) -> str:
         """Open a run as a server does; return the code."""
@@ -83,7 +83,7 @@ class Stranger:
         self.site = Site("bo", self.site.settings, SiteRuntime)
 
     def closing(self) -> bytes:
-        return message("close", "bo", self.job, ticket=self.ticket)
+        return message("close", "bo", self.job, ticket=self.ticket).joined()
 
     def request(self, **more: Any) -> Request:
         model = Tree({}, "model")
@@ -91,7 +91,7 @@ class Stranger:
         return Request(**{**values, "round": 1, "rounds": 2, "exchange": 1, **more})
 
     def perform(self, **more: Any) -> bytes:
-        return perform_message("bo", self.job, self.request(**more), None, self.ticket)
+        return perform_message(self.job, self.request(**more), None, ticket=self.ticket).joined()
 
     def changed(self, data: bytes, **changes: Any) -> bytes:
         """Return a message with other entries."""
@@ -113,7 +113,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
 
 
 def test_a_description_has_sizes_and_no_name_of_a_file(stranger: Stranger) -> None:
-    answer = stranger.send(message("describe", "bo", stranger.job))
+    answer = stranger.send(message("describe", "bo", stranger.job).joined())
     assert answer["code"] == "" and answer["roster"]["ids"] == ["bo"]
     assert answer["roster"]["name"] == "" and answer["roster"]["classes"]["train"]["bo"] == 3
     assert not stranger.folder.exists(), "a description writes nothing"
@@ -197,13 +197,13 @@ BROKEN: dict[str, tuple[str, Callable[[Stranger], bytes]]] = {
     "request of another form": ("message", lambda s: s.changed(s.perform(), request={"x": 1})),
     "job of another run": (
         "run",
-        lambda s: s.changed(message("open", "bo", s.job), run=OTHER_RUN),
+        lambda s: s.changed(message("open", "bo", s.job).joined(), run=OTHER_RUN),
     ),
     "job of another experiment": (
         "experiment",
-        lambda s: s.changed(message("open", "bo", s.job), experiment="0" * 64),
+        lambda s: s.changed(message("open", "bo", s.job).joined(), experiment="0" * 64),
     ),
-    "no job": ("message", lambda s: s.changed(message("open", "bo", s.job), job="{")),
+    "no job": ("message", lambda s: s.changed(message("open", "bo", s.job).joined(), job="{")),
 }
 
 
@@ -274,7 +274,7 @@ def test_messages_of_an_earlier_opening_change_no_state(stranger: Stranger) -> N
 
 
 def test_messages_of_before_a_restart_of_the_site_change_no_state(stranger: Stranger) -> None:
-    description = message("describe", "bo", stranger.job)
+    description = message("describe", "bo", stranger.job).joined()
     assert stranger.open() == ""
     old = [description, stranger.opening(), train(stranger, round=1)]
     assert stranger.code(old[-1]) == stranger.code(train(stranger, round=2)) == ""
@@ -422,8 +422,8 @@ def test_a_run_is_not_opened_with_another_experiment(stranger: Stranger) -> None
 @pytest.mark.parametrize("allowed", [("fedavg",), ()])
 def test_a_method_that_is_not_allowed_is_refused(allowed: Any, tmp_path: Path) -> None:
     stranger = Stranger(tmp_path, methods=allowed)
-    assert stranger.code(message("describe", "bo", stranger.job)) == "refused:method"
-    assert stranger.code(message("open", "bo", stranger.job)) == "refused:method"
+    assert stranger.code(message("describe", "bo", stranger.job).joined()) == "refused:method"
+    assert stranger.code(message("open", "bo", stranger.job).joined()) == "refused:method"
 
 
 @pytest.mark.parametrize("slot", ["companion", "inputs", "weights", "finish", "beside"])
@@ -431,7 +431,7 @@ def test_a_method_inside_of_another_must_be_allowed_too(slot: str, tmp_path: Pat
     stranger = Stranger(tmp_path, "fedavg", methods=("fedavg",))
     spec = {"name": "fedavg", slot: {"name": "kdia"}}
     job = replace(stranger.job, experiment={**stranger.job.experiment, "method": spec})
-    assert stranger.code(message("describe", "bo", job)) == "refused:method"
+    assert stranger.code(message("describe", "bo", job).joined()) == "refused:method"
 
 
 CODE = "tests.helpers.packages:anything"
@@ -464,19 +464,19 @@ def test_code_and_files_that_a_server_names_are_refused(
             else value
         )
     job = replace(stranger.job, experiment=spec, allowed=allowed)
-    assert stranger.code(message("describe", "bo", job)) == "refused:experiment"
+    assert stranger.code(message("describe", "bo", job).joined()) == "refused:experiment"
 
 
 def test_a_method_that_is_code_is_refused_whatever_the_server_permits(stranger: Stranger) -> None:
     spec = {**stranger.job.experiment, "method": {"name": "tests.helpers.packages:Anything"}}
     job = replace(stranger.job, experiment=spec, allowed={"everything": True})
-    assert stranger.code(message("describe", "bo", job)) == "refused:method"
+    assert stranger.code(message("describe", "bo", job).joined()) == "refused:method"
 
 
 def test_names_of_data_and_deaths_are_ignored(stranger: Stranger) -> None:
     data = {**stranger.job.experiment["data"], "name": "/etc", "codes": "/etc/passwd"}
     job = replace(stranger.job, experiment={**stranger.job.experiment, "data": data})
-    answer = stranger.send(message("describe", "bo", job))
+    answer = stranger.send(message("describe", "bo", job).joined())
     assert answer["code"] == "" and answer["roster"]["sizes"]["train"]["bo"] > 0
     assert stranger.open() == ""
     dies = stranger.perform(step="@present", down=Record(), exchange=0, die=True)
@@ -486,8 +486,16 @@ def test_names_of_data_and_deaths_are_ignored(stranger: Stranger) -> None:
 def test_data_that_do_not_fit_are_refused_and_the_log_alone_says_why(tmp_path: Path) -> None:
     stranger = Stranger(tmp_path)
     (tmp_path / SECRET / f"{SECRET}.npz").write_bytes(b"")
-    assert stranger.code(message("describe", "bo", stranger.job)) == "refused:data"
+    assert stranger.code(message("describe", "bo", stranger.job).joined()) == "refused:data"
     assert SECRET in (stranger.folder / "site.log").read_text()
+
+
+@pytest.mark.parametrize(("minimum", "code"), [(0, ""), (10**6, "refused:rows")])
+def test_a_site_with_fewer_samples_than_its_minimum_takes_no_part(
+    minimum: int, code: str, tmp_path: Path
+) -> None:
+    stranger = Stranger(tmp_path, minimum_rows=minimum)
+    assert stranger.describe()["code"] == code
 
 
 def test_a_step_that_raises_has_a_code_and_its_text_is_in_the_log(opened: Stranger) -> None:
@@ -500,7 +508,7 @@ def test_a_message_cannot_fill_the_log_or_imitate_its_entries(stranger: Stranger
     name = "x" * 10**6 + f"\n{forged}\r{forged}\x1b[2J"
     spec = {**stranger.job.experiment, "method": {"name": name}}
     job = replace(stranger.job, experiment=spec)
-    assert stranger.code(message("describe", "bo", job)) == "refused:method"
+    assert stranger.code(message("describe", "bo", job).joined()) == "refused:method"
     log = (stranger.folder / "site.log").read_text()
     assert len(log) < 10**5 and "\x1b" not in log
     assert not any(line.startswith(forged) for line in log.splitlines())
@@ -563,7 +571,11 @@ KEYS = (
 def test_messages_with_a_random_entry_have_a_code(
     key: str, value: Any, opening: bool, opened: Stranger
 ) -> None:
-    whole = message("describe", "bo", opened.job) if opening else opened.perform(step="deliver")
+    whole = (
+        message("describe", "bo", opened.job).joined()
+        if opening
+        else opened.perform(step="deliver")
+    )
     entries = {**unpacked(whole), key: value}
     try:
         data = packed(entries)

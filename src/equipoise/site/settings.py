@@ -34,6 +34,9 @@ class SiteSettings:
         wait: The longest time in seconds in which a message waits for another one.
         memory_limit: The largest memory of the child process in bytes, or None for no limit. It is
             a limit of allocated memory (`RLIMIT_DATA`), so that it needs Linux and the device cpu.
+        minimum_rows: The number of samples below which the site takes part in no run, since
+            updates and values of few samples reveal single ones.
+        histograms: Whether histograms of scores may leave the site, whatever a server asks.
     """
 
     data: Path
@@ -47,6 +50,8 @@ class SiteSettings:
     deadline: float = 24 * 3600.0
     wait: float = 60.0
     memory_limit: int | None = None
+    minimum_rows: int = 0
+    histograms: bool = True
 
     def __post_init__(self) -> None:
         if self.memory_limit is None:

@@ -112,7 +112,7 @@ class Site:
         self._description: tuple[str, Result] | None = None
         self._log = Log(settings.folder / LOG)
 
-    def answer(self, data: bytes) -> bytes:
+    def answer(self, data: bytes | bytearray) -> bytes:
         """Answer a message.
 
         Args:
@@ -167,7 +167,7 @@ class Site:
         finally:
             self._lock.release()
 
-    def _act(self, data: bytes) -> Result:
+    def _act(self, data: bytes | bytearray) -> Result:
         """Check a message and do what it asks."""
         if len(data) > self.settings.limit:
             raise Refused("size", f"{len(data)} bytes")
