@@ -48,12 +48,12 @@ class Consortium:
         processes: dict[str, PartyProcess] = {}
         try:
             processes["server"] = PartyProcess(self.server)
-            processes["server"].wait_until_ready(seconds)
+            processes["server"].wait_until_ready(seconds=seconds)
             for name, kit in self.sites.items():
                 own = None if data is None else data[name]
                 processes[name] = PartyProcess(kit, parties.start_variables(own, schema))
             for process in processes.values():
-                process.wait_until_ready(seconds)
+                process.wait_until_ready(seconds=seconds)
             yield processes
         finally:
             for process in reversed(processes.values()):
