@@ -35,6 +35,7 @@ ORDER = [
     "report",
     "watch",
     "auditing",
+    "transports.nvflare",
     "testing",
     "cli",
     "__main__",

@@ -96,7 +96,7 @@ class Site:
         self._lock = threading.Lock()  # a network may deliver several messages at once
         self._log = _Log(settings.folder / LOG)
 
-    def answer(self, data: bytes) -> bytes:
+    def answer(self, data: bytes | bytearray) -> bytes:
         """Answer a message.
 
         Args:
@@ -124,7 +124,7 @@ class Site:
         self._open = None
         self.runtime.close()
 
-    def _act(self, data: bytes) -> Result:
+    def _act(self, data: bytes | bytearray) -> Result:
         """Check a message and do what it asks."""
         if len(data) > self.settings.limit:
             raise Refused("size", f"{len(data)} bytes")
