@@ -155,7 +155,7 @@ def _show_connected(folder: Path) -> None:
     kit = open_kit(folder, ("lead", "member"))
     status = network_status(kit)
     host, port = kit.server
-    output.say(f"network {kit.network}, server {host}:{port} {status.server}", wrap=False)
+    output.say(f"network {kit.network}, server {host}:{port} answers", wrap=False)
     rows = [[site.name, f"{site.seconds:.0f} s ago"] for site in status.sites]
     if rows:
         output.table(["site", "last heard"], rows)

@@ -41,12 +41,13 @@ def check_server(kit: Kit, seconds: float = ANSWER_DEADLINE) -> None:
             f"the server at {host}:{port} did not accept the certificate of {kit.name} ({reason}); "
             "is it the server of this network, and does this kit belong to it?"
         ) from None
-    except (TimeoutError, OSError) as error:
-        reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if isinstance(error, TimeoutError):
+            reason = f"no answer within {seconds:.0f} s"
         raise ConfigurationError(
-            f"the server of {kit.network} at {host}:{port} does not answer within {seconds:.0f} s "
-            f"({reason}); start it with `equipoise server start`, or open the port to it in the "
-            "firewall"
+            f"the server of {kit.network} at {host}:{port} cannot be reached ({reason}); start it "
+            "with `equipoise server start`, or open the port to it in the firewall"
         ) from None
 
 

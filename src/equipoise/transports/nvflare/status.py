@@ -31,12 +31,10 @@ class NetworkStatus:
     """The status of a network.
 
     Attributes:
-        server: The word of FLARE for the state of the server, such as "started".
         sites: The sites that are connected.
         runs: Identifiers of the jobs in progress.
     """
 
-    server: str
     sites: list[ConnectedSite]
     runs: list[str]
 
@@ -73,6 +71,4 @@ def network_status(kit: Kit) -> NetworkStatus:
         for client in facts.client_info
     ]
     sites.sort(key=lambda site: site.name)
-    return NetworkStatus(
-        str(facts.server_info.status), sites, [job.job_id for job in facts.job_info]
-    )
+    return NetworkStatus(sites, [job.job_id for job in facts.job_info])
