@@ -79,7 +79,7 @@ class Groups:
         codes = []
         for index in range(len(parts[0].columns)):
             every = {name for part in parts for name in part.names[index]}
-            ordered = sorted(every, key=_order)
+            ordered = sorted(every, key=group_order)
             names.append(tuple(ordered))
             codes.append(np.concatenate([_recoded(part, index, ordered) for part in parts]))
         return cls(parts[0].columns, tuple(names), np.stack(codes, axis=1))
@@ -92,7 +92,7 @@ def _recoded(part: Groups, index: int, names: Sequence[str]) -> NDArray[np.int64
     return np.asarray(table[part.codes[:, index]])  # -1 selects the last entry
 
 
-def _order(name: str) -> tuple[float, str]:
+def group_order(name: str) -> tuple[float, str]:
     """Sort names that begin with a number by it, and all others behind them by the alphabet."""
     try:
         return float(name.split()[0]), name
@@ -205,7 +205,9 @@ def _is_number(cell: str) -> bool:
 def _distinct(cells: np.ndarray, column: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the code of every cell, and the different cells as names."""
     texts = cells_as_text(np.asarray(cells))
-    different = sorted(set(texts.tolist()) - set(filter(_is_unknown, texts.tolist())), key=_order)
+    different = sorted(
+        set(texts.tolist()) - set(filter(_is_unknown, texts.tolist())), key=group_order
+    )
     known = np.isin(texts, different)
     _check_few(different, int(known.sum()), column, cells.dtype.kind in "iuf")
     position = {name: code for code, name in enumerate(different)}
