@@ -39,6 +39,7 @@ AGREED = (
     "augment",
     "duplicates",
     "events",
+    "groups",
 )
 # Functions of a method with the signature of a step that return no upload.
 NO_STEPS = ("inputs", "serves", "base_models")
@@ -260,6 +261,9 @@ def _check_evaluation(request: Request, experiment: Experiment) -> None:
     sends_curves = settings.curves and request.client not in settings.no_curves
     if request.down.get("curves") and not sends_curves:
         raise Refused("metrics", "the experiment has no counts of scores of this client")
+    fewest = settings.group_minimum if experiment.data.groups else 0
+    if request.down.get("groups", 0) not in (0, fewest):
+        raise Refused("metrics", "the experiment has no groups of so few samples")
 
 
 def _check_names(values: Mapping[str, Any], experiment: Experiment) -> None:
