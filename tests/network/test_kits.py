@@ -84,7 +84,7 @@ def test_approving_the_same_request_again_renews_the_certificate_and_keeps_all_e
 
 
 def test_a_kit_is_locked_when_it_is_installed(enrolled: Consortium) -> None:
-    assert [loosened(kit) for kit in kits(enrolled)] == [[]] * 5
+    assert [loosened(kit) for kit in kits(enrolled)] == [[]] * 4
 
 
 def test_flare_brings_no_scripts_or_defaults_into_a_locked_kit(enrolled: Consortium) -> None:
