@@ -27,9 +27,9 @@ from equipoise.transports.nvflare.order import RunOrder
 from equipoise.transports.nvflare.scientist import submit, watch_until_end
 from equipoise.transports.nvflare.serving import Outcome
 from tests.network import evil
-from tests.network.conftest import SITES, RunningNetwork
 from tests.network.consortium import build
 from tests.network.hospitals import give_data, small_tables
+from tests.network.running import SITES, RunningNetwork
 
 pytestmark = pytest.mark.slow
 SECRETS = {"cell": "patient4711", "column": "hiv_status4711", "exception": "ward4711"}

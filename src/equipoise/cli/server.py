@@ -54,9 +54,10 @@ def start(kit: KitFolder) -> None:
     equipoise server start server
     """
     from equipoise.cli import output
-    from equipoise.transports.nvflare.kits import open_kit
+    from equipoise.transports.nvflare.kits import open_kit, point_stores
 
     opened = open_kit(kit, "server")
+    point_stores(opened)
     host, port = opened.server
 
     def ready() -> None:

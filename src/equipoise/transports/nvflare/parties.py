@@ -37,7 +37,6 @@ from equipoise.transports.nvflare.kits import (
     lock,
     make_private,
     open_kit,
-    point_stores,
     read_description,
     replace_startup,
     write_description,
@@ -290,8 +289,8 @@ def _check_names(network: Network, certificate: Certificate, replace: bool) -> N
     if certificate.kind == "server" and certificate.name != network.server[0]:
         raise ConfigurationError(
             f"expected the server {network.server[0]}, got a request of "
-            f"{quoted(certificate.name)}; ask for one with --server "
-            f"{network.server[0]}:{network.server[1]}"
+            f"{quoted(certificate.name)}; ask for `equipoise server request "
+            f"{network.server[0]}:{network.server[1]}`"
         )
     for party in network.parties:
         if party.name.casefold() != certificate.name.casefold():
@@ -394,9 +393,10 @@ def install(
     """
     expected = certificates.written_fingerprint(fingerprint)
     archive = read_signed(signed)
+    _check_kind(archive, kinds)
     folder = folder or Path(archive.certificate.name)
     values = read_description(folder)
-    _check_signed(archive, values, kinds)
+    _check_requested(archive, values)
     if archive.root != expected:
         raise ConfigurationError(
             f"{signed}: expected a root certificate with the fingerprint {expected}, got "
@@ -423,16 +423,19 @@ def install(
     return open_kit(folder, kit.kind)
 
 
-def _check_signed(
-    archive: certificates.Signed, values: Mapping[str, str], kinds: Collection[str]
-) -> None:
-    """Refuse a certificate of another kind, another network or another party."""
-    certificate = archive.certificate
-    if certificate.kind not in kinds:
+def _check_kind(archive: certificates.Signed, kinds: Collection[str]) -> None:
+    """Refuse a certificate of another kind than the command is for."""
+    kind = archive.certificate.kind
+    if kind not in kinds:
         raise ConfigurationError(
             f"{archive.path}: expected the certificate of a {' or '.join(kinds)}, got that of a "
-            f"{certificate.kind}; `equipoise {command_of(certificate.kind)} install` installs it"
+            f"{kind}; `equipoise {command_of(kind)} install` installs it"
         )
+
+
+def _check_requested(archive: certificates.Signed, values: Mapping[str, str]) -> None:
+    """Refuse a certificate of another network or another party than the one that was requested."""
+    certificate = archive.certificate
     for word, own, other in (
         ("network", values["network"], archive.network),
         ("kind", values["kind"], certificate.kind),
@@ -576,7 +579,6 @@ def run_party(
     """
     if kit.kind == "server":
         check_port(kit)
-        point_stores(kit)
     else:
         check_server(kit)
     with _signals() as stopped:
