@@ -43,7 +43,7 @@ AGREED = (
     "groups",
 )
 # Functions of a method with the signature of a step that return no upload.
-NO_STEPS = ("inputs", "serves", "base_models")
+NO_STEPS = ("inputs", "serves", "base_models", "main_of_base")
 _RUN = re.compile(r"[0-9a-f]{32}")
 _SIGNATURE = ["self", "client", "down"]
 
