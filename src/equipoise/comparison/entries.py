@@ -13,6 +13,7 @@ from typing import Any
 from equipoise.comparison.labels import labels
 from equipoise.comparison.measures import (
     BY_GROUP,
+    BY_SAMPLE_GROUP,
     CLIENT_SECONDS,
     DISTANCES,
     NO_MODELS,
@@ -84,6 +85,8 @@ class Entry:
         else:
             values["rounds_to_target"] = scores.curve.first_round_at(target, scores.metric)
         values |= self._by_group()
+        report = self.run.models[self.run.main_model].groups
+        values |= dict.fromkeys(BY_SAMPLE_GROUP, NAN) if report is None else report.aggregates
         values["speed_up"] = self._speed_up(target)
         if math.isnan(values["speed_up"]):
             reasons["speed_up"] = NO_RIVAL if self.rival is None else NOT_REACHED

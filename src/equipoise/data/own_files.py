@@ -6,7 +6,7 @@ and a site on its own machine have the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from equipoise.data.tables.sites import (
     read_own_table,
     site_files,
 )
-from equipoise.data.tables.table_dataset import chosen_label, dataset_from_sites
+from equipoise.data.tables.table_dataset import chosen_label, dataset_from_sites, join_cells
 from equipoise.validation.names import checked_name, did_you_mean, nearest, quoted
 from equipoise.validation.regular_files import check_regular
 
@@ -168,7 +168,8 @@ def _own_table(config: DataConfig, schema: Schema, site: str, path: Path) -> Dat
             f"{path}: expected the table of site {quoted(site)}, a file ending in "
             f"{', '.join(ENDINGS)}"
         )
-    sites = read_own_table(path, site, schema)
+    groups = tuple(config.groups)
+    sites = read_own_table(path, site, schema, groups)
     is_table = not sites.arrays or sites.tables[site]["x"].ndim == 2
     if is_table and not schema.columns:
         raise ValueError(
@@ -177,7 +178,7 @@ def _own_table(config: DataConfig, schema: Schema, site: str, path: Path) -> Dat
         )
     if not sites.arrays:
         _check_label(sites, schema, site)
-    dataset = dataset_from_sites(sites, schema=schema, agreed=True)
+    dataset = dataset_from_sites(sites, schema=schema, agreed=True, groups=groups)
     if sites.arrays and is_table:
         dataset = _with_note_on_columns(dataset, schema, site, sites.tables[site]["x"].shape[1])
     return dataset
@@ -268,6 +269,7 @@ def of_site(dataset: Dataset, site: str) -> Dataset:
         part=part,
         site=np.zeros(len(rows), np.int64),
         site_names=(site,),
+        attributes={name: cells[rows] for name, cells in dataset.attributes.items()},
     )
     return own
 
@@ -302,7 +304,16 @@ def joined(name: str, datasets: Mapping[str, Dataset]) -> Dataset:
         site_names=tuple(datasets),
         notes=tuple(notes),
         pixel_kinds=tuple(sorted(kinds)),
+        attributes=_joined_attributes(every),
     )
+
+
+def _joined_attributes(datasets: Sequence[Dataset]) -> dict[str, np.ndarray]:
+    """Return the attributes of all sites' samples, one site after the other."""
+    result = {}
+    for name in datasets[0].attributes:
+        result[name] = join_cells([dataset.attributes[name] for dataset in datasets])
+    return result
 
 
 def _check_alike(first: Dataset, dataset: Dataset, site: str) -> None:

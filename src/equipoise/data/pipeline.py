@@ -13,6 +13,7 @@ from equipoise.data.arrays.transforms import resized
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import TEST, TRAIN, VALIDATION, Dataset
 from equipoise.data.federation import DataSplit, Federation, Parts, join_federations
+from equipoise.data.groups import groups_of
 from equipoise.data.partitions import Partition, Pool, parse, partition_pool
 from equipoise.data.preparation import prepare
 from equipoise.data.schema import Schema
@@ -179,6 +180,7 @@ def _federate(
         client: The only client, if its data are prepared alone: it draws from its own stream.
     """
     dataset = dataset.as_task(_task(config))
+    sample_groups = groups_of(dataset, config.groups)  # before a schema removes columns
     config = with_own_split(config, dataset)
     dataset = _resized(dataset, config.image_size)
     dataset = _with_latest_events(dataset, config.events)
@@ -197,7 +199,15 @@ def _federate(
     if client is not None:
         _refuse_without_training(client, data_split)
     metadata = _metadata(dataset, partition, data_split, groups, pool)
-    return prepare(dataset, config, partition.ids, data_split, metadata)
+    federation = prepare(dataset, config, partition.ids, data_split, metadata)
+    if sample_groups is None:
+        return federation
+    edges = {column: list(own) for column, own in config.groups.items()}
+    return replace(
+        federation,
+        groups=sample_groups.rows(federation.source),
+        recipe={**federation.recipe, "groups": edges},
+    )
 
 
 def _task(config: DataConfig) -> str | None:
@@ -345,10 +355,11 @@ def _load_tables(config: DataConfig, own_site: str | None) -> LoadedData:
     from equipoise.data.tables.sites import read_sites
     from equipoise.data.tables.table_dataset import dataset_from_sites
 
-    names = (*([config.label] if config.label else []), *config.categorical)
+    groups = tuple(config.groups)
+    names = (*([config.label] if config.label else []), *config.categorical, *groups)
     sites = read_sites(Path(config.name), config.site, config.schema, names, own_site)
     dataset = dataset_from_sites(
-        sites, config.label, config.categorical, config.task, config.schema
+        sites, config.label, config.categorical, config.task, config.schema, groups=groups
     )
     return LoadedData(dataset, None if sites.arrays else sites)
 

@@ -221,6 +221,7 @@ class Loop:
             self.bench.lending,
             self.roster.shared,
             self.data.shared,
+            group_columns=self.experiment.data.groups,
         )
         evaluator.record(state, cohort, self.finishes, late)
 

@@ -33,6 +33,7 @@ from equipoise.runs.curves import (
     read_history,
     read_weights,
 )
+from equipoise.runs.groups import ALL, CellKey, GroupReport, group_report
 from equipoise.runs.run import Run
 from equipoise.storage.files import resume_command
 from equipoise.storage.store import RunError
@@ -119,11 +120,13 @@ class ModelResult:
         name: Its name, such as "global", "personal" or "teacher".
         metrics: Name -> result of the metric.
         clinical: Client -> measure -> value with its interval; of runs whose classes are unequal.
+        groups: Results by site and group of samples; None unless `data.groups` is set.
     """
 
     name: str
     metrics: Mapping[str, MetricResult]
     clinical: ByClient = field(default_factory=dict)
+    groups: GroupReport | None = None
 
 
 @dataclass(frozen=True)
@@ -461,12 +464,25 @@ class _Reader:
         own = [metric for model, metric in measured if model == name]
         for metric in own:
             metrics[metric] = self._metric(metric, name)
+        groups = self._groups(name)
         if not clinical.unequal(histograms):
-            return ModelResult(name, metrics)
+            return ModelResult(name, metrics, groups=groups)
         values = self._clinical(name, own, histograms)
         if name == self.main_model:
             metrics |= self._sent_once(values, own, histograms)
-        return ModelResult(name, metrics, values)
+        return ModelResult(name, metrics, values, groups)
+
+    def _groups(self, model: str) -> GroupReport | None:
+        """Return the results of a model by site and group."""
+        tables = {}
+        for (client, column, group), table in self.run.group_counts(model).items():
+            site = ALL if client == SHARED else client
+            tables[CellKey(site, column, group)] = table
+        evaluation = self.run.config["evaluation"]
+        threshold = evaluation.get("threshold", 50)
+        return group_report(
+            tables, self.run.clients, threshold, evaluation.get("group_minimum", 10)
+        )
 
     def _metric(self, name: str, model: str) -> MetricResult:
         final = self.run.final(name, model)

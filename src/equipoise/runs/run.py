@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from equipoise.data.roster import SHARED
 from equipoise.metrics import registry
-from equipoise.runs.scores import read_histograms
+from equipoise.runs.scores import read_group_histograms, read_histograms
 from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.lock import is_held
 from equipoise.storage.outdated import outdated, with_its_defaults
@@ -339,6 +339,15 @@ class Run:
         """
         model = model or self.main_model
         return self._in_order(read_histograms(self.store, self.task, model, self.main_split))
+
+    def group_counts(self, model: str | None = None) -> dict[tuple[str, str, str], Any]:
+        """Return client, column and group -> histogram of scores, of the groups that were sent.
+
+        Args:
+            model: The served model; by default the main one.
+        """
+        model = model or self.main_model
+        return read_group_histograms(self.store, self.task, model, self.main_split)
 
     @property
     def main_metric(self) -> str:

@@ -77,11 +77,15 @@ def rows(
     client: str, model: str, split: str, table: Tensor
 ) -> list[tuple[str, str, str, int, int, int, int, int, int, int]]:
     """Return a histogram as rows of the store, one per class and bin that has samples."""
+    return bins_of((client, model, split), table)
+
+
+def bins_of(key: tuple[str, ...], table: Tensor) -> list[Any]:
+    """Return the bins of a histogram as rows of the store that begin with a key."""
     counts = table.numpy().astype(np.int64)
     bins = counts.shape[-1]
     rows = []
     for label, score in np.argwhere(counts[:, :2].any(1)):
         positives, negatives, true, false = map(int, counts[label, :, score])
-        key = (client, model, split, int(label), int(score))
-        rows.append((*key, positives, negatives, true, false, bins))
+        rows.append((*key, int(label), int(score), positives, negatives, true, false, bins))
     return rows

@@ -40,9 +40,10 @@ AGREED = (
     "augment",
     "duplicates",
     "events",
+    "groups",
 )
 # Functions of a method with the signature of a step that return no upload.
-NO_STEPS = ("inputs", "serves", "base_models")
+NO_STEPS = ("inputs", "serves", "base_models", "main_of_base")
 _RUN = re.compile(r"[0-9a-f]{32}")
 _SIGNATURE = ["self", "client", "down"]
 
@@ -291,6 +292,9 @@ def _check_evaluation(request: Request, experiment: Experiment) -> None:
     sends_curves = settings.curves and request.client not in settings.no_curves
     if request.down.get("curves") and not sends_curves:
         raise Refused("metrics", "the experiment has no counts of scores of this client")
+    fewest = settings.group_minimum if experiment.data.groups else 0
+    if request.down.get("groups", 0) not in (0, fewest):
+        raise Refused("metrics", "the experiment has no groups of so few samples")
 
 
 def _check_names(values: Mapping[str, Any], experiment: Experiment) -> None:

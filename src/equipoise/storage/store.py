@@ -336,6 +336,7 @@ class Store:
             self._delete_final_values({row[0] for row in record.measurements})
         self._insert_rows("measurements", [(number, *row) for row in record.measurements])
         self._insert_rows("curves", [(number, *row) for row in record.curves])
+        self._insert_rows("group_curves", [(number, *row) for row in record.group_curves])
         self._insert_rows("weights", [(number, *row) for row in record.weights.items()])
         seconds = dict(record.seconds)
         for client, value in record.client_seconds.items():
@@ -359,6 +360,7 @@ class Store:
                     "delete from measurements where phase = ? and client = ?", (phase, client)
                 )
             self.db.execute("delete from curves where client = ?", (client,))
+            self.db.execute("delete from group_curves where client = ?", (client,))
 
     def file(self, name: str) -> Path:
         """Return the path of a file of this run.

@@ -177,7 +177,7 @@ def _named(sites: Sites, site: str) -> Sites:
     return replace(sites, tables={site: table}, origins={site: sites.origins[name]})
 
 
-def read_own_table(file: Path, site: str, schema: Schema) -> Sites:
+def read_own_table(file: Path, site: str, schema: Schema, names: Sequence[str] = ()) -> Sites:
     """Read the table of one site and repair it, without looking at other sites.
 
     Unlike with all sites together, a general repair may match nothing here: other sites may have
@@ -187,6 +187,7 @@ def read_own_table(file: Path, site: str, schema: Schema) -> Sites:
         file: The file of the site; its name does not matter.
         site: The name of the site.
         schema: The schema whose repairs are applied.
+        names: Columns that must be recognised in addition to those of the schema.
 
     Raises:
         ValueError: If the file cannot be read.
@@ -197,7 +198,7 @@ def read_own_table(file: Path, site: str, schema: Schema) -> Sites:
     sites = _named(sites, site)
     if _holds_arrays(sites):
         return replace(sites, arrays=True)
-    return with_repairs(sites, schema, own_site=site)
+    return with_repairs(sites, schema, names, own_site=site)
 
 
 def _holds_arrays(sites: Sites) -> bool:

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from equipoise.validation.regular_files import check_regular
 if TYPE_CHECKING:
     from cryptography import x509
 
+FLARE_VERSION = "2.9"  # minor versions of FLARE do not understand each other
 DEADLINE = 60.0  # seconds of one of FLARE's commands, which take about two
 ROOT_DAYS = 3650
 DAYS = 400
@@ -36,7 +38,7 @@ _KINDS = {word: kind for kind, word in CERTIFICATE_TYPES.items()}
 
 
 def check_installed() -> None:
-    """Check that FLARE is installed.
+    """Check that FLARE is installed, in the version that all parties have.
 
     Raises:
         ConfigurationError: If it is not.
@@ -44,6 +46,12 @@ def check_installed() -> None:
     if find_spec("nvflare") is None:
         raise ConfigurationError(
             "a network needs NVIDIA FLARE, which is not installed; "
+            "`pip install 'equipoise[network]'`"
+        )
+    installed = version("nvflare")
+    if not installed.startswith(f"{FLARE_VERSION}."):
+        raise ConfigurationError(
+            f"a network needs NVIDIA FLARE {FLARE_VERSION}, and {installed} is installed; "
             "`pip install 'equipoise[network]'`"
         )
 
