@@ -40,7 +40,10 @@ class EvilController(Controller):  # type: ignore[misc]
         site = self._order.sites[0]
         connection = link.connection(site)
         answers = {}
-        for name, attack in attacks(self._order, site).items():
+        job = Job(self._order.run, dict(self._order.experiment), version=self._order.version)
+        described = connection.call(message("describe", site, job), 60.0)
+        ticket = str(unpacked(bytes(described))["ticket"])
+        for name, attack in attacks(self._order, site, ticket).items():
             answer = bytes(connection.call(attack, 60.0))
             answers[name] = {"code": unpacked(answer)["code"], "size": len(answer)}
         workspace = engine.get_workspace()
@@ -48,8 +51,11 @@ class EvilController(Controller):  # type: ignore[misc]
         (folder / RESULTS).write_text(json.dumps(answers))
 
 
-def attacks(order: RunOrder, site: str) -> dict[str, Message]:
-    """Return messages that a site must refuse, in the order in which they are sent."""
+def attacks(order: RunOrder, site: str, ticket: str) -> dict[str, Message]:
+    """Return messages that a site must refuse, in the order in which they are sent.
+
+    The ticket of a description opens the run, so that messages to an open run are refused, too.
+    """
     spec = dict(order.experiment)
     job = Job(order.run, spec, version=order.version)
     secret_file = {**spec, "data": {**spec["data"], "schema": "/etc/passwd"}}
@@ -59,7 +65,7 @@ def attacks(order: RunOrder, site: str) -> dict[str, Message]:
     def request(**more: Any) -> Message:
         values: dict[str, Any] = {"client": site, "step": "client", "round": 1, "rounds": 2}
         values |= {"exchange": 1, "down": Record(), **more}
-        return perform_message(job, Request(**values), None)
+        return perform_message(job, Request(**values), None, ticket=ticket)
 
     return {
         "random": Message(random.bytes(500), random.bytes(500)),
@@ -69,13 +75,14 @@ def attacks(order: RunOrder, site: str) -> dict[str, Message]:
         "closed": request(),
         "schema": message("open", site, Job(order.run, secret_file, version=order.version)),
         "foreign code": message("open", site, Job(order.run, foreign, version=order.version)),
-        "open": message("open", site, job),
+        "no ticket": message("open", site, job),
+        "open": message("open", site, job, ticket=ticket),
         "init": request(step="__init__"),
         "private": request(step="_control"),
         "evaluation": request(step="@measure", exchange=0),
         "client": request(client="elsewhere"),
         "path": request(committed="../../secret"),
-        "close": message("close", site, job),
+        "close": message("close", site, job, ticket=ticket),
     }
 
 

@@ -210,6 +210,7 @@ def test_a_site_refuses_what_no_server_of_ours_sends(
         "closed": "refused:closed",
         "schema": "refused:experiment",
         "foreign code": "refused:method",
+        "no ticket": "refused:opening",
         "open": "",
         "init": "refused:step",
         "private": "refused:step",
