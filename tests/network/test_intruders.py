@@ -208,15 +208,19 @@ def test_a_site_refuses_what_no_server_of_ours_sends(
         "oversized": "refused:size",
         "other site": "refused:name",
         "closed": "refused:closed",
+        "no ticket": "refused:opening",
         "schema": "refused:experiment",
         "foreign code": "refused:method",
+        "describe": "",
         "open": "",
         "init": "refused:step",
         "private": "refused:step",
         "evaluation": "refused:message",
         "client": "refused:name",
         "path": "refused:message",
+        "other ticket": "refused:opening",
         "close": "",
+        "replayed": "refused:opening",
     }
     refused = [answer["size"] for name, answer in answers.items() if codes[name]]
     assert max(refused) < 256  # a code, and no text
