@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from equipoise.cli import explanation
+from equipoise.experiment import ConfigurationError
 from equipoise.site.site import LOG
-from equipoise.transports.nvflare import processes
+from equipoise.transports.nvflare import parties, processes
 from equipoise.transports.nvflare.kits import Kit, open_kit
-from equipoise.transports.nvflare.processes import free_port
+from equipoise.transports.nvflare.processes import PartyProcess, free_port
 from tests.helpers.terminal import Terminal
 from tests.network.consortium import LEAD, Consortium
 
@@ -231,6 +232,34 @@ def test_server_and_site_start_report_and_leave_nothing_behind(
     for kit in (site, copied.server):
         for path in kit.folder.rglob("*"):
             assert not path.stat().st_mode & 0o077, path
+
+
+def test_a_site_is_excluded_and_readmitted(copied: Consortium, equipoise: Terminal) -> None:
+    folder = copied.server.folder
+    assert "excluded sites: va" in equipoise("server", "exclude", folder, "va").out
+    assert "north, va" in equipoise("server", "exclude", folder, "north").out
+    answer = equipoise("server", "exclude", folder, "va", "--readmit")
+    assert "excluded sites: north\n" in answer.out
+    assert equipoise("server", "exclude", folder, "a b").code == 2
+
+
+@pytest.mark.slow
+def test_an_excluded_site_is_not_registered(copied: Consortium) -> None:
+    parties.exclude(copied.server, "north")
+    server = PartyProcess(copied.server)
+    try:
+        server.wait_until_ready()
+        site = PartyProcess(copied.sites["north"])
+        try:
+            with pytest.raises(ConfigurationError):
+                site.wait_until_ready(seconds=20)
+            assert not site.ready
+        finally:
+            site.end()
+    finally:
+        server.end()
+    log = (copied.server.startup / "log.txt").read_text()
+    assert "Reject disabled client registration: north" in log
 
 
 @pytest.mark.slow

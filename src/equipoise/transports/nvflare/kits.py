@@ -50,6 +50,11 @@ _NOTHING = {
     "shell_commands": "none",
     "byoc": "none",
     "server-predeployed-flwr": "none",
+    # Single commands of the categories above: texts of errors stay where they arose, and how much
+    # a party logs is up to it.
+    "show_errors": "none",
+    "reset_errors": "none",
+    "configure_job_log": "none",
 }
 _LEAD = _NOTHING | {
     "submit_job": "any",

@@ -564,6 +564,30 @@ def _new_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
+def exclude(kit: Kit, site: str, readmit: bool = False) -> list[str]:
+    """Keep a site out of a network from the next start of the server, whatever its certificate.
+
+    A network has no list of revoked certificates; this list of FLARE's server takes its part.
+
+    Args:
+        kit: The kit of the server.
+        site: The name of the site.
+        readmit: True to let the site in again.
+
+    Returns:
+        All sites that are excluded.
+    """
+    checked_identity("site", site, "NAME")
+    path = kit.startup / "disabled_clients.json"
+    names: set[str] = set()
+    if path.exists():
+        names = set(json.loads(path.read_text())["disabled_clients"])
+    names = names - {site} if readmit else names | {site}
+    path.write_text(json.dumps({"disabled_clients": sorted(names)}))
+    path.chmod(0o600)
+    return sorted(names)
+
+
 def run_party(
     kit: Kit, on_ready: Callable[[], None], variables: Mapping[str, str] | None = None
 ) -> None:
