@@ -373,6 +373,7 @@ def request(
     except BaseException:
         shutil.rmtree(folder)
         raise
+    archive = folder / REQUEST / archive.name  # as the user typed the folder
     return Requested(folder, archive, read_request(archive).certificate)
 
 
