@@ -50,12 +50,12 @@ def test_a_hospital_joins_by_copying_the_commands_that_are_printed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     server = f"localhost:{free_port()}"
-    founded = equipoise("network", "init", "consortium", "--name", "hearts", "--server", server)
-    assert founded.code == 0, founded.err
-    (fingerprint,) = re.findall(r"SHA256:[0-9A-F:]{95}", founded.out)
+    created = equipoise("network", "init", "consortium", "--name", "hearts", "--server", server)
+    assert created.code == 0, created.err
+    (fingerprint,) = re.findall(r"SHA256:[0-9A-F:]{95}", created.out)
     assert "no party" in equipoise("network", "status", "consortium").out
 
-    words = re.search(r"^  equipoise (site request.+)$", founded.out, re.MULTILINE)
+    words = re.search(r"^  equipoise (site request.+)$", created.out, re.MULTILINE)
     assert words is not None
     typed = words[1].replace("NAME", "va").replace("ORGANISATION", "veterans").split()
     requested = equipoise(*typed)
@@ -83,7 +83,7 @@ def test_a_hospital_joins_by_copying_the_commands_that_are_printed(
 
 
 @pytest.fixture
-def asked(copied: Consortium) -> Consortium:
+def forgetful(copied: Consortium) -> Consortium:
     """A network that has forgotten the party whose request is approved anew."""
     (copied.network.folder / "signed" / "north.signed.zip").unlink()
     (copied.network.folder / "parties.json").write_text("[]")
@@ -91,14 +91,14 @@ def asked(copied: Consortium) -> Consortium:
 
 
 def test_the_consortium_is_asked_before_anything_is_signed(
-    asked: Consortium, equipoise: Terminal, monkeypatch: pytest.MonkeyPatch
+    forgetful: Consortium, equipoise: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("typer.confirm", lambda question: False)
-    request = asked.sites["north"].folder / "request" / "north.request.zip"
-    answer = equipoise("network", "approve", request, "--folder", asked.network.folder)
+    request = forgetful.sites["north"].folder / "request" / "north.request.zip"
+    answer = equipoise("network", "approve", request, "--folder", forgetful.network.folder)
     assert answer.code == 1 and "nothing was signed" in answer.out
-    assert asked.network.parties == []
-    assert not (asked.network.folder / "signed" / "north.signed.zip").exists()
+    assert forgetful.network.parties == []
+    assert not (forgetful.network.folder / "signed" / "north.signed.zip").exists()
 
 
 # Checks, logs and explanations

@@ -211,7 +211,7 @@ def read_request(path: Path) -> Request:
 
 
 def _check_announced(facts: Mapping[str, Any], certificate: Certificate) -> None:
-    """Refuse a request whose description differs from what would be signed."""
+    """Refuse a request whose description differs from the names that would be signed."""
     for word, announced, own in (
         ("name", facts["name"], certificate.name),
         ("organisation", facts["org"], certificate.organisation),

@@ -190,7 +190,7 @@ def _check_certificate(kit: Kit, now: datetime) -> None:
 
 
 def kit_warnings(kit: Kit, now: datetime | None = None) -> list[str]:
-    """Return what the owner of a kit should know, although it can be used.
+    """Return warnings about a kit that can be used: a certificate that ends soon.
 
     Args:
         kit: The kit.
@@ -213,7 +213,7 @@ def command_of(kind: str) -> str:
 
 
 def read_description(folder: Path) -> dict[str, str]:
-    """Return what the folder of a party says about itself.
+    """Return the description in the folder of a party.
 
     Raises:
         ConfigurationError: If it is not the folder of a party.
@@ -236,7 +236,7 @@ def read_description(folder: Path) -> dict[str, str]:
 
 
 def write_description(folder: Path, values: Mapping[str, str]) -> None:
-    """Write what the folder of a party says about itself."""
+    """Write the description of a party into its folder."""
     path = folder / DESCRIPTION
     path.write_text(safe_yaml.dumped(dict(values)))
     path.chmod(0o600)

@@ -79,7 +79,7 @@ def checked_identity(word: str, name: str, option: str) -> str:
     Args:
         word: "server", "site", "person", "organisation" or "network".
         name: The name.
-        option: What the user typed it for.
+        option: The option or argument that has it, for the message.
 
     Raises:
         ConfigurationError: If it has other characters.
@@ -457,7 +457,7 @@ class SiteData:
         data: The file, folder or data set.
         schema: The file of the agreed schema; None if the site has none.
         samples: The number of samples; None without a schema.
-        warnings: What the owner of the data should know.
+        warnings: Warnings for the owner of the data.
     """
 
     data: Path
