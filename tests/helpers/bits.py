@@ -95,11 +95,11 @@ if __name__ == "__main__":
         if EXPECTED.exists()
         else {"processor": processor(), "methods": {}}
     )
-    if expected["processor"] != processor():
-        sys.exit(f"these digests belong to {expected['processor']}; this is {processor()}")
     for name in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as scratch:
             expected["methods"][name] = {
                 network: found(name, network, Path(scratch) / network) for network in NETWORKS
             }
+        if expected["processor"] != processor():
+            expected["methods"][name]["processor"] = processor()
     EXPECTED.write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")

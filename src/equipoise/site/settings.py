@@ -11,7 +11,7 @@ LIMIT = 4 * 2**30  # bytes of one message
 # The audit is a method of Equipoise that is not among the registered ones.
 AUDIT = "equipoise.auditing.method:Audit"
 _PATHS = ("data", "folder", "schema", "codes")
-_NAMES = ("methods", "imports")
+_NAMES = ("methods", "imports", "groups")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class SiteSettings:
         imports: The packages from which a server may name code.
         device: The torch device, cpu or cuda.
         codes: Of patients' records: the site's own file of the codes that make a label.
+        groups: With `schema`: columns by which test samples may be counted, besides those that it
+            lists.
         limit: The largest message in bytes.
         deadline: The longest time of a step in seconds, whatever a server allows.
     """
@@ -38,6 +40,7 @@ class SiteSettings:
     imports: tuple[str, ...] = ()
     device: str = "cpu"
     codes: Path | None = None
+    groups: tuple[str, ...] = ()
     limit: int = LIMIT
     deadline: float = 24 * 3600.0
 
