@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import sqlite3
 import time
@@ -16,6 +17,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import torch
 
+from equipoise import mkl
 from equipoise.callbacks import Callback, CallbackList
 from equipoise.data import Dataset, prepare_client
 from equipoise.data.agreement import task_of
@@ -47,7 +49,14 @@ from equipoise.validation import safe_yaml
 from equipoise.validation.imports import Imports, permitted
 from equipoise.version import __version__
 
+log = logging.getLogger("equipoise")
+
 SERVER = "server"  # the name under which files at the server are prepared
+
+
+def never() -> bool:
+    """Return False: nobody but Ctrl-C stops the run."""
+    return False
 
 
 class RemoteTransport(Transport, Protocol):
@@ -87,6 +96,7 @@ class Session:
         transport: RemoteTransport,
         callbacks: Callback | Iterable[Callback] | None = None,
         data: ServerData | None = None,
+        interrupted: Callable[[], bool] = never,
     ) -> None:
         """Check that an experiment can be run without data at the server.
 
@@ -95,6 +105,7 @@ class Session:
             transport: The transport to the sites.
             callbacks: As for `equipoise.run`.
             data: Samples at the server, see `server_data`.
+            interrupted: Returns True once the run shall stop, beside Ctrl-C.
 
         Raises:
             ConfigurationError: If the experiment needs data at the server, or cannot travel.
@@ -104,6 +115,7 @@ class Session:
         self.transport = self._sites = transport
         self.monitor = monitor_of(experiment, callbacks)
         self.data = data or ServerData()
+        self.interrupted = interrupted
         self._check_validation(experiment.build_method())
 
     def __enter__(self) -> Self:
@@ -185,18 +197,29 @@ class Session:
         self.server_data(roster, method)
         return roster, bench, method
 
-    def start(self, folder: Path, describe: Callable[[Task], None] | None = None) -> Run:
+    def start(
+        self,
+        folder: Path,
+        describe: Callable[[Task], None] | None = None,
+        run: str | None = None,
+    ) -> Run:
         """Run the experiment from its beginning to its end.
 
         Args:
             folder: The folder of the run, which must not hold one.
             describe: Called with the task once all settings have been checked.
+            run: The identifier of the run, 32 hexadecimal digits; a new one by default.
 
         Returns:
             The finished run.
         """
+        if mkl.was_requested_too_late():
+            log.warning(
+                "torch multiplied matrices before equipoise was imported, so that the last bits of "
+                "this run may differ from those of the same run elsewhere; import equipoise first"
+            )
         text = configuration(self.experiment)
-        job = job_of(self.experiment, uuid.uuid4().hex)
+        job = job_of(self.experiment, run or uuid.uuid4().hex)
         roster, bench, method = self.open(job, folder)
         check_loss(self.experiment, roster.task)
         if describe is not None:
@@ -216,6 +239,7 @@ class Session:
         """
         with ExitStack() as on_failure:
             on_failure.callback(store.close)
+            _warn_of_other_products(store)
             stored = store.meta("roster")
             known = None if stored is None else Roster.of(stored)
             job = job_of(self.experiment, store.meta("run") or "")
@@ -244,12 +268,11 @@ class Session:
         failure: BaseException | None = None
         try:
             with one_thread(), interruptible() as requested:
-                self.monitor.interrupted = requested
+                self.monitor.interrupted = lambda: requested() or self.interrupted()
                 loop.run()
         except Interrupted:
             failure = KeyboardInterrupt(
-                f"stopped after round {store.last_round()}; "
-                f"continue with `equipoise resume {store.folder}`"
+                f"stopped after round {store.last_round()}; continue with {store.resume_command()}"
             )
             raise failure from None
         except BaseException as error:
@@ -284,6 +307,7 @@ def resume_session(
     data: ServerData | None = None,
     from_round: int | None = None,
     allow_imports: Iterable[str] = (),
+    interrupted: Callable[[], bool] = never,
 ) -> Run:
     """Continue a run whose data are at sites.
 
@@ -296,6 +320,7 @@ def resume_session(
         data: Samples at the server.
         from_round: Go back to the checkpoint of this round.
         allow_imports: Packages from which code that the run's file names may be imported.
+        interrupted: As for `Session`.
 
     Returns:
         The finished run.
@@ -308,7 +333,7 @@ def resume_session(
         on_failure.callback(store.close)
         saved = check_resumable(store, from_round)
         experiment = experiment_from(saved, permitted(saved, allow_imports))
-        session = Session(experiment, transport, callbacks, data)
+        session = Session(experiment, transport, callbacks, data, interrupted)
         on_failure.pop_all()
     with session:
         return session.resume(store, from_round)
@@ -489,6 +514,23 @@ def _check_data_unchanged(store: Store, is_unchanged: bool) -> None:
     )
 
 
+def _warn_of_other_products(store: Store) -> None:
+    """Warn if matrix products of this process have other last bits than those of a stored run."""
+    # Versions that did not record the mode left it to MKL's default.
+    before = store.meta("environment").get("mkl", mkl.OFF)
+    now = mkl.mode()
+    if now != before:
+        log.warning(
+            "%s began with matrix products in MKL's mode %s, and this process has the mode %s: the "
+            "last bits of further rounds may differ from those of an uninterrupted run; to avoid "
+            "this, resume with the environment variable %s",
+            store.folder,
+            before,
+            now,
+            mkl.setting_of(before),
+        )
+
+
 def _foreign_tensor(folder: Path, bench: Workbench) -> str | None:
     """Return the saved tensor that explains why a resumed run failed; None if there is none."""
     store = Store(folder)
@@ -536,6 +578,7 @@ def _metadata(session: Session, job: Job, roster: Roster) -> dict[str, Any]:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "cpu": torch.backends.cpu.get_cpu_capability(),
+            "mkl": mkl.mode(),
         },
         "run": job.run,
         "task": asdict(roster.task),

@@ -25,7 +25,7 @@ from equipoise.models.registry import AUTO
 from equipoise.runs.run import Run
 from equipoise.runtime.messages import Job
 from equipoise.server import ServerData
-from equipoise.session import Session, check_resumable, configuration, monitor_of
+from equipoise.session import Session, check_resumable, configuration, monitor_of, never
 from equipoise.storage.store import RunError, Store
 from equipoise.transports.base import Transport
 from equipoise.transports.inprocess import InProcess, Loopback
@@ -156,9 +156,10 @@ def resume(
     with ExitStack() as on_failure:
         on_failure.callback(store.close)
         saved = check_resumable(store, from_round, dataset, experiment)
-        if store.meta("roster") is not None:
+        if store.data_at_sites:
             raise RunError(
-                f"the data of {store.folder} are at sites; continue it over their network"
+                f"the data of {store.folder} are at sites; continue it over their network with "
+                f"{store.resume_command()}"
             )
         if experiment is None:
             objects = {} if dataset is None else {"dataset": dataset}
@@ -209,6 +210,7 @@ class Simulation(Session):
             report: True to keep a report on the user's own data.
         """
         self.monitor = monitor_of(experiment, callbacks)
+        self.interrupted = never
         connect: Connect | None = Loopback if transport == "loopback" else transport
         with ExitStack() as on_failure:
             # The processes import torch while the data are prepared here.

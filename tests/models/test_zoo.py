@@ -24,6 +24,8 @@ def parameters(model):
     "name, shape, outputs, count",
     [
         ("mlp", GREY, 10, 199_210),
+        ("linear", (13,), 2, 14),
+        ("linear", (13,), 3, 42),
         ("corefed_cnn", COLOUR, 10, 797_962),
         ("simple_cnn", GREY, 10, 50_378),
         ("simple_cnn", COLOUR, 10, 60_554),
@@ -187,3 +189,11 @@ def test_pooling_before_relu_changes_no_bit(name, channels_last):
     assert all(
         torch.equal(ours.state_dict()[key], value) for key, value in papers.state_dict().items()
     )
+
+
+def test_linear_is_logistic_regression_for_two_classes():
+    model = made("linear", (4,), 2)
+    x = torch.randn(5, 4)
+    chances = model(x).softmax(1)[:, 1]
+    assert torch.allclose(chances, torch.sigmoid(model.head[0](x)).squeeze(1))
+    assert made("linear", (4,), 1, "regression")(x).shape == (5, 1)

@@ -18,6 +18,7 @@ from equipoise.data.pipeline import load as load_data
 from equipoise.data.tables.encoding import outline
 from equipoise.experiment import Experiment, load
 from equipoise.experiment import experiment as experiment_from
+from equipoise.runs.run import Run
 from equipoise.simulate import Connect, run
 from equipoise.storage.checkpoint import load_server
 from equipoise.validation.imports import permitted
@@ -57,17 +58,28 @@ def audit(
     auditing = auditing_of(experiment, dataset, dimensions)
     with tempfile.TemporaryDirectory(prefix="equipoise-audit-") as folder:
         finished = run(auditing, Path(folder) / "audit", callbacks, transport, quiet=True)
-        store = finished.store
-        state = load_server(store)
-        task = finished.task
-        name = store.meta("data")
-        facts = store.meta("facts")
-        recipe = store.meta("recipe")
-        store.close()
-    if experiment.data.apart:  # what was learnt from rows stays at the clients
-        recipe = outline(agreed_schema(experiment.data.schema).inputs)
+        return findings_of(finished, auditing, dataset)
+
+
+def findings_of(finished: Run, auditing: Experiment, dataset: Dataset | None = None) -> Findings:
+    """Return the findings of a finished run of an audit, whose store is closed.
+
+    Args:
+        finished: The run.
+        auditing: The experiment that was run; see `auditing_of`.
+        dataset: The data, if they are on this machine.
+    """
+    store = finished.store
+    state = load_server(store)
+    task = finished.task
+    name = store.meta("data")
+    facts = store.meta("facts")
+    recipe = store.meta("recipe")
+    store.close()
+    if auditing.data.apart:  # what was learnt from rows stays at the clients
+        recipe = outline(agreed_schema(auditing.data.schema).inputs)
     columns = differing_columns(state, inputs_of(recipe))
-    result = findings(state, task, name, experiment.seed, data_warnings(auditing, dataset))
+    result = findings(state, task, name, auditing.seed, data_warnings(auditing, dataset))
     return replace(result, facts=facts or {}, columns=columns)
 
 

@@ -18,13 +18,17 @@ from equipoise.cli import (
     data,
     export,
     listing,
+    member,
     methods,
     models,
+    network,
     predict,
     report,
     resume,
     run,
+    server,
     show,
+    site,
     study,
     table,
     watch,
@@ -89,6 +93,10 @@ app.command("metrics")(listing.metrics)
 app.command("losses")(listing.losses)
 app.add_typer(data.app, name="data")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(network.app, name="network")
+app.add_typer(server.app, name="server")
+app.add_typer(site.app, name="site")
+app.add_typer(member.app, name="member")
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from equipoise.cli.network_run import NetworkOptions, audit_on_network
 from equipoise.cli.options import DataOptions, ImportOptions, PartitionOption, option_groups
 from equipoise.transports.workers import processes
 
@@ -25,6 +26,7 @@ USED_KEYS = ("data", "seed", "workers", "participation")  # of an experiment
 def audit(
     data_options: DataOptions,
     partition_option: PartitionOption,
+    network_options: NetworkOptions,
     import_options: ImportOptions,
     file: Annotated[
         Path | None,
@@ -93,13 +95,20 @@ def audit(
     config = with_settings(_configuration(file, run is not None), chosen)
     config = with_settings(config, output.parse_settings(settings or []))
     config = config.changed({key: config[key] for key in USED_KEYS if key in config})
-    with announced_interrupts():
-        findings = run_audit(
-            experiment(config, permitted(config, import_options.packages)),
-            dimensions=dimensions,
-        )
     predictions = None
-    if run is not None and not chosen and not settings:
+    if network_options.network is not None:
+        audited = audit_on_network(config, network_options, dimensions)
+        if audited is None:
+            return
+        findings = audited
+    else:
+        with announced_interrupts():
+            findings = run_audit(
+                experiment(config, permitted(config, import_options.packages)),
+                dimensions=dimensions,
+            )
+    is_own_data = not chosen and not settings and network_options.network is None
+    if run is not None and is_own_data:
         findings.save(run / "audit.json")
         predictions = _predictions(run, model, import_options.packages)
     if out is not None:

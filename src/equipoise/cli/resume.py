@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from equipoise.cli.network_run import NetworkOptions, refuse_with_network, resume_on_network
 from equipoise.cli.options import ClusterOptions, ImportOptions, option_groups
 from equipoise.transports.workers import processes
 
@@ -15,6 +16,7 @@ from equipoise.transports.workers import processes
 def resume(
     run: Annotated[Path, typer.Argument(help="the folder of a run that was stopped or killed")],
     cluster_options: ClusterOptions,
+    network_options: NetworkOptions,
     import_options: ImportOptions,
     from_round: Annotated[
         int | None,
@@ -33,6 +35,18 @@ def resume(
     from equipoise.runs import Run
     from equipoise.simulate import resume as continue_run
 
+    if network_options.network is not None:
+        refuse_with_network(
+            {
+                "--cluster": cluster_options.cluster is not None,
+                "--allow-import": bool(import_options.packages),
+                "--sites": network_options.sites is not None,
+            }
+        )
+        delivered = resume_on_network(run, network_options, from_round, quiet)
+        if delivered is not None:
+            run_output.summary(delivered)
+        return
     with announced_interrupts():
         finished = continue_run(
             run,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from equipoise.cli.network_run import NetworkOptions, refuse_with_network, run_on_network
 from equipoise.cli.options import (
     ClusterOptions,
     DataOptions,
@@ -30,6 +31,7 @@ def run(
     method_options: MethodOptions,
     training_options: TrainingOptions,
     cluster_options: ClusterOptions,
+    network_options: NetworkOptions,
     import_options: ImportOptions,
     file: Annotated[
         Path | None,
@@ -104,6 +106,21 @@ def run(
         # Another method: the hyper-parameters in the file belong to the old one.
         settings["method"] = settings.pop("method.name")
     config = configured(file, settings, training_options.set_)
+    if network_options.network is not None:
+        refuse_with_network(
+            {
+                "--cluster": cluster_options.cluster is not None,
+                "--workers": workers is not None,
+                "--device": device is not None,
+                "--against-alone": against_alone,
+                "--dry-run": dry_run,
+                "--profile": profile,
+                "--track": track is not None,
+                "--allow-import": bool(import_options.packages),
+            }
+        )
+        _on_network(config, network_options, out, overwrite, quiet)
+        return
     if against_alone:
         for_one_run = {"--overwrite": overwrite, "--profile": profile, "--track": track is not None}
         _refuse_with_against_alone(for_one_run)
@@ -130,6 +147,19 @@ def run(
     run_output.summary(finished)
     if profile:
         run_output.profile(finished)
+
+
+def _on_network(
+    config: FromFile, options: NetworkOptions, out: Path | None, overwrite: bool, quiet: bool
+) -> None:
+    """Run an experiment at the sites of a network and print its result."""
+    from equipoise.cli import output, run_output
+
+    if overwrite and out is not None:
+        output.remove_run(out)
+    finished = run_on_network(config, options, out, quiet)
+    if finished is not None:
+        run_output.summary(finished)
 
 
 def _refuse_with_against_alone(options: dict[str, bool]) -> None:

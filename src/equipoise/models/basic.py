@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import nn
 
 from equipoise.models.network import Network
@@ -18,6 +19,26 @@ def mlp(task: Task, *, hidden: tuple[Count, ...] = (200, 200)) -> Network:
     """
     sizes = [math.prod(task.shape), *hidden]
     return Network(nn.Sequential(nn.Flatten(), *dense(sizes)), nn.Linear(sizes[-1], task.outputs))
+
+
+class ReferenceClass(nn.Module):
+    """The last step of logistic regression: from the log odds z to the logits (0, z)."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        """Return two logits per sample; their softmax is (1 - sigmoid(z), sigmoid(z))."""
+        return torch.cat([torch.zeros_like(z), z], dim=1)
+
+
+def linear(task: Task) -> Network:
+    """One linear layer over the flattened sample.
+
+    For two classes it is logistic regression: one output, against the first class.
+    """
+    inputs = math.prod(task.shape)
+    if task.classifies and task.outputs == 2:
+        head = nn.Sequential(nn.Linear(inputs, 1), ReferenceClass())
+        return Network(nn.Flatten(), head)
+    return Network(nn.Flatten(), nn.Linear(inputs, task.outputs))
 
 
 def cnn(task: Task, *, width: Count = 16, hidden: Count = 64) -> Network:

@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError, validate_call
 from torch import nn
 
-from equipoise.models.basic import cnn, mlp, simple_cnn
+from equipoise.models.basic import cnn, linear, mlp, simple_cnn
 from equipoise.models.gru import gru
 from equipoise.models.network import Network, trial, wrap
 from equipoise.models.papers import (
@@ -35,6 +35,7 @@ from equipoise.validation.registry import Registry
 _FACTORIES: list[Callable[..., Network]] = [
     *(
         mlp,
+        linear,
         cnn,
         simple_cnn,
         corefed_cnn,

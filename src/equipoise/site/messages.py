@@ -1,15 +1,20 @@
 """Messages between a server and a site, as bytes.
 
 A server describes a run, opens it, has steps performed and closes it. A site answers with the
-result or with a code. A text of the site is never part of an answer.
+result or with a code. A text of the site is never part of an answer. A description has a ticket,
+with which the run is opened once; all further messages of this opening carry it. So a message that
+arrives again later belongs to no opening, and changes nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from equipoise.records import Record, pack, unpack
 from equipoise.runtime import wire
@@ -32,6 +37,9 @@ WORDS = {
     "name": "it is for another site; check the names of the sites",
     "run": "it belongs to another run than the one that is open",
     "closed": "no run is open there; open it first",
+    "opening": "it belongs to an opening of the run that is over; open the run anew",
+    "ended": "the run was closed, or opened anew, before the site had the result",
+    "busy": "the site is busy with another message; send it again later",
     "experiment": "its experiment differs from the one that the run began with, or is not valid "
     "at this site; the log of the site says more",
     "schema": "its schema is not the one on which the site agreed; give both the same file",
@@ -41,6 +49,7 @@ WORDS = {
     "metrics": "it names metrics that the experiment does not have",
     "splits": "it names parts of the data that the experiment does not have",
     "model": "it asks for a model that is not the same for all clients; those stay at the site",
+    "rows": "the site has fewer samples than its own settings ask for (minimum_rows)",
     "data": "the site cannot prepare its data for this experiment; the log of the site says why",
 }
 CODES = frozenset(["", RAISED, LATE, NO_STATE, DISK_FULL, *(f"{REFUSED}{word}" for word in WORDS)])
@@ -65,7 +74,49 @@ def experiment_digest(experiment: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def message(kind: Kind, site: str, job: Job, **more: Any) -> bytes:
+class Message(NamedTuple):
+    """A message to a site in two pieces, of which sites with the same tensors share the second.
+
+    Attributes:
+        head: The entries, with the forms of the tensors.
+        body: The tensors.
+    """
+
+    head: bytes
+    body: bytes
+
+    def joined(self) -> bytes:
+        """Return the message in one piece, as `Site.answer` takes it."""
+        return self.head + self.body
+
+
+class Bodies:
+    """Joins the tensors of messages, once for all messages with the same tensors.
+
+    It keeps the tensors alive, so that an address never stands for two of them.
+    """
+
+    def __init__(self) -> None:
+        self._bodies: dict[tuple[tuple[int, int], ...], bytes] = {}
+        self._buffers: list[list[bytes | memoryview]] = []
+        self._lock = threading.Lock()  # sites may be sent messages by several threads
+
+    def message(self, entries: Mapping[str, Any]) -> Message:
+        """Return entries, which are plain already, as a message."""
+        head, *buffers = pack(Record._trusted(dict(entries)))
+        key = tuple(_address(buffer) for buffer in buffers if isinstance(buffer, memoryview))
+        with self._lock:
+            if key not in self._bodies:
+                self._buffers.append(buffers)
+                self._bodies[key] = b"".join(buffers)
+            return Message(bytes(head), self._bodies[key])
+
+
+def _address(buffer: memoryview) -> tuple[int, int]:
+    return np.frombuffer(buffer, np.uint8).ctypes.data, buffer.nbytes
+
+
+def message(kind: Kind, site: str, job: Job, **more: Any) -> Message:
     """Return a message to a site.
 
     Args:
@@ -74,6 +125,10 @@ def message(kind: Kind, site: str, job: Job, **more: Any) -> bytes:
         job: The run and its experiment.
         **more: Further entries of the message.
     """
+    return Bodies().message(_entries(kind, site, job, **more))
+
+
+def _entries(kind: Kind, site: str, job: Job, **more: Any) -> dict[str, Any]:
     entries = {
         "kind": kind,
         "protocol": PROTOCOL,
@@ -85,26 +140,35 @@ def message(kind: Kind, site: str, job: Job, **more: Any) -> bytes:
     }
     if kind in ("describe", "open"):
         entries["job"] = job.text()
-    return packed(entries)
+    return entries
 
 
-def perform_message(site: str, job: Job, request: Request, deadline: float | None) -> bytes:
+def perform_message(
+    job: Job,
+    request: Request,
+    deadline: float | None,
+    bodies: Bodies | None = None,
+    ticket: str = "",
+) -> Message:
     """Return the message that has a site perform a step.
 
     Args:
-        site: The name of the site.
         job: The run and its experiment.
         request: The step.
         deadline: The seconds that it may take.
+        bodies: The tensors of the other messages of an exchange.
+        ticket: The ticket with which the run was opened.
     """
-    return message(
+    entries = _entries(
         "perform",
-        site,
+        request.client,
         job,
         request=wire.to_wire(request),
         down=request.down,
         deadline=deadline,
+        ticket=ticket,
     )
+    return (bodies or Bodies()).message(entries)
 
 
 def packed(entries: Mapping[str, Any]) -> bytes:
@@ -112,8 +176,11 @@ def packed(entries: Mapping[str, Any]) -> bytes:
     return b"".join(pack(Record._trusted(dict(entries))))
 
 
-def unpacked(data: bytes) -> Record:
+def unpacked(data: bytes | bytearray | memoryview) -> Record:
     """Return the record in some bytes, which may come from a stranger.
+
+    Args:
+        data: The bytes. Memory that can be written is not copied: tensors are views of it.
 
     Raises:
         ValueError: If they hold no whole record, or one with a header of impossible length.
@@ -121,7 +188,8 @@ def unpacked(data: bytes) -> Record:
     header = int.from_bytes(data[:8], "little")
     if header > _LONGEST_HEADER:
         raise ValueError(f"a header of {header} bytes")
-    record: Record = unpack(bytearray(data))
+    view = memoryview(data)
+    record: Record = unpack(bytearray(data) if view.readonly else view)
     return record
 
 

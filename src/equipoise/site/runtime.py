@@ -78,6 +78,10 @@ class Runtime(Protocol):
         """Perform a step, or evaluate; return a reply without its upload, and the upload."""
         ...
 
+    def interrupt(self) -> None:
+        """End what is being done, if that is possible; called from another thread."""
+        ...
+
     def close(self) -> None:
         """Release what a run holds."""
         ...
@@ -111,6 +115,9 @@ class SiteRuntime:
         """Perform a step; see `Runtime.perform`."""
         return _guarded(lambda: self._performed(request, deadline))
 
+    def interrupt(self) -> None:
+        """Do nothing: a step in this process takes as long as it takes."""
+
     def close(self) -> None:
         """Release networks and data."""
         self._executor = None
@@ -133,6 +140,7 @@ class SiteRuntime:
     def _performed(self, request: Request, deadline: float) -> Result:
         if self._executor is None or self._job is None:
             raise Refused("closed")
+        request = _without_histograms(request, self.settings)
         with one_thread():
             reply = self._executor.execute(request, deadline)
         if reply.failure is not None:
@@ -157,11 +165,30 @@ class SiteRuntime:
 
     def _federation(self, experiment: Experiment) -> Federation:
         try:
-            return prepare_client(
+            federation = prepare_client(
                 experiment.data, experiment.seed, self.name, imports=experiment.imports
             )
         except (ValueError, OSError) as error:
             raise Refused("data", str(error)) from None
+        _check_rows(federation, self.settings.minimum_rows)
+        return federation
+
+
+def _check_rows(federation: Federation, minimum: int) -> None:
+    """Refuse a run over fewer samples than the site allows."""
+    parts = (federation.train, federation.validation, federation.test)
+    samples = sum(int(part.sizes.sum()) for part in parts)
+    if samples < minimum:
+        raise Refused("rows", f"{samples} samples, and minimum_rows is {minimum}")
+
+
+def _without_histograms(request: Request, settings: SiteSettings) -> Request:
+    """Return an evaluation without histograms of scores if the site sends none."""
+    asks = request.step == EvaluateModels.step and request.down.get("curves")
+    if settings.histograms or not asks:
+        return request
+    down = type(request.down)._trusted({**request.down, "curves": False})
+    return replace(request, down=down)
 
 
 def _executor(job: Job, federation: Federation, experiment: Experiment) -> ClientExecutor:

@@ -20,7 +20,7 @@ from equipoise.validation.imports import OWN, Imports, permitted
 from equipoise.validation.names import closest, quoted
 
 PAPER = "paper"
-GLOBAL_TEST = "global"
+OFFICIAL_TESTS = ("global", "site")
 FEDAVG = "fedavg"
 FRACTION = "fraction"
 
@@ -210,9 +210,9 @@ class Study:
 
     @property
     def fixed_test(self) -> bool:
-        """True if all seeds are tested on the same samples: the data set's official test part."""
+        """True if all seeds are tested on the same samples: the data set's official test parts."""
         data = self.file.experiment.get("data", {})
-        return isinstance(data, Mapping) and data.get("test") == GLOBAL_TEST
+        return isinstance(data, Mapping) and data.get("test") in OFFICIAL_TESTS
 
 
 def load_study(path: Path | str, allow_imports: Iterable[str] = ()) -> Study:

@@ -246,7 +246,7 @@ test_variance.__test__ = False  # type: ignore[attr-defined]  # no test case of 
 
 def _in_group(record: Record, client: str, column: str) -> bool:
     group = column.removesuffix("]").partition("[")[2]
-    return not group or record.groups.get(client) == group
+    return not group or group in (client, record.groups.get(client))
 
 
 def _redrawn_measure(
@@ -344,7 +344,10 @@ def _measure(
 def _of_group(
     values: Mapping[str, float], groups: Mapping[str, str], group: str
 ) -> dict[str, float]:
-    return {client: value for client, value in values.items() if groups.get(client) == group}
+    """Return the values of the clients of a group, or of the one client of that name."""
+    return {
+        client: value for client, value in values.items() if group in (client, groups.get(client))
+    }
 
 
 def _best(record: Record, metric: Metric, name: str) -> float:

@@ -104,9 +104,10 @@ def put_to_file(reply: Reply, request: Request, files: Path) -> Reply:
     return with_file(replace(reply, file=name), files)
 
 
-def timed_out_reply(request: Request, deadline: float, files: Path) -> Reply:
+def timed_out_reply(request: Request, deadline: float | None, files: Path) -> Reply:
     """Return the reply of a client whose step did not end in time, and remove its files."""
     name = state_name(request.client, request.round, request.attempt, request.exchange)
     for file in (state_file(name), reply_file(request)):
         (files / file).unlink(missing_ok=True)
-    return Reply(request.client, failure=f"did not answer within {deadline:g} s")
+    limit = "" if deadline is None else f" within {deadline:g} s"
+    return Reply(request.client, failure=f"did not answer{limit}")

@@ -10,7 +10,16 @@ from typing import Any
 
 from equipoise.data.dataset import Dataset
 from equipoise.data.patients import synthetic as synthetic_patients
-from equipoise.data.sets import common, digits, domains, hospitals, medical, synthetic
+from equipoise.data.sets import (
+    acs_income,
+    common,
+    digits,
+    domains,
+    flamby,
+    hospitals,
+    medical,
+    synthetic,
+)
 from equipoise.data.sets.registered import RegisteredSet
 from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy
 from equipoise.validation.imports import OWN, Imports
@@ -28,7 +37,8 @@ BUILT_IN: dict[str, Callable[[], Dataset]] = {
 }
 ENTRIES = {
     entry.name: entry
-    for entry in (*common.ENTRIES, *medical.ENTRIES, *domains.ENTRIES, *hospitals.ENTRIES)
+    for module in (common, medical, domains, hospitals, flamby, acs_income)
+    for entry in module.ENTRIES
 }
 Maker = Callable[[], Dataset]
 

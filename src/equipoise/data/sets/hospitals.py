@@ -40,7 +40,7 @@ CATEGORIES = {
 }
 
 
-def _prepare(files: dict[str, Path]) -> Arrays:
+def prepare(files: dict[str, Path]) -> Arrays:
     """Read the four files: 13 values and the diagnosis 0..4 per line, ? for a missing value."""
     arrays: Arrays = {"feature_names": np.array(FEATURES)}
     for site, name in SITES.items():
@@ -100,7 +100,7 @@ ENTRIES = (
         "https://archive.ics.uci.edu/dataset/45/heart+disease",
         _read,
         files=tuple(SITES.values()),
-        prepare=_prepare,
+        prepare=prepare,
         note="a chol or trestbps of 0 is read as missing",
     ),
 )

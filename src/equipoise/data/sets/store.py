@@ -14,7 +14,7 @@ import numpy as np
 from equipoise.data.arrays.npz import read_npz
 from equipoise.data.sets.download import Progress, download, md5_of
 from equipoise.data.sets.files import DAMAGED
-from equipoise.data.sets.registered import Arrays, RegisteredSet
+from equipoise.data.sets.registered import Arrays, RegisteredSet, content_of
 
 
 def data_folder() -> Path:
@@ -130,6 +130,11 @@ def _checked(entry: RegisteredSet, files: dict[str, Path]) -> Arrays:
         raise ValueError(
             f"{', '.join(files)} cannot be taken as data set {entry.name}: {error}"
         ) from error
+    if entry.content is not None and content_of(arrays) != entry.content:
+        raise ValueError(
+            f"the checksum of the contents of {', '.join(files)} is {content_of(arrays)}, "
+            f"data set {entry.name} has {entry.content}: changed or another version"
+        )
     return arrays
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from equipoise import mkl
 from equipoise.data import federate
 from equipoise.data.roster import roster_of
 from equipoise.experiment import experiment as experiment_from
@@ -37,6 +38,7 @@ def kind() -> dict[str, str]:
         "torch": torch.__version__,
         "equipoise": __version__,
         "CPU": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        mkl.VARIABLE: mkl.mode(),
     }
 
 

@@ -1,0 +1,115 @@
+"""Federations of FLamby: heart disease with its selection of patients, columns and split.
+
+Jean Ogier du Terrail et al. FLamby: Datasets and Benchmarks for Cross-Silo Federated Learning in
+Realistic Healthcare Settings. NeurIPS 2022. https://github.com/owkin/FLamby
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.model_selection import train_test_split
+
+from equipoise.data.dataset import TEST, TRAIN, Column, Dataset
+from equipoise.data.sets import hospitals
+from equipoise.data.sets.registered import Arrays, RegisteredSet, Remote, array_of
+from equipoise.task import Task
+
+SOURCE = "https://github.com/owkin/FLamby"
+HEART_NUMBERS = ("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak")
+# One column for each value but the first.
+HEART_INDICATORS = {"cp": (2, 3, 4), "restecg": (1, 2)}
+UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
+HEART_FILES = {
+    "processed.cleveland.data": "2d91a8ff69cfd9616aa47b59d6f843db",
+    "processed.hungarian.data": "22e96bee155b5973568101c93b3705f6",
+    "processed.switzerland.data": "9a87f7577310b3917730d06ba9349e20",
+    "processed.va.data": "4249d03ca7711e84f4444768c9426170",
+}
+TRAIN_SHARE = 0.66
+SPLIT_SEED = 43
+
+
+def _heart_columns() -> tuple[str, ...]:
+    names = list(HEART_NUMBERS)
+    for column, values in HEART_INDICATORS.items():
+        names += [f"{column}={value}" for value in values]
+    return tuple(names)
+
+
+def _heart_inputs(raw: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return eight numbers, three indicators of chest pain and two of the resting ECG."""
+    columns = [raw[:, hospitals.FEATURES.index(name)] for name in HEART_NUMBERS]
+    for name, values in HEART_INDICATORS.items():
+        codes = raw[:, hospitals.FEATURES.index(name)]
+        columns += [(codes == value).astype(np.float32) for value in values]
+    return np.stack(columns, axis=1)
+
+
+def _heart_parts(disease: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return FLamby's split of one hospital: stratified, unless a class has two patients or fewer.
+
+    Args:
+        disease: The labels of the hospital's patients.
+    """
+    counts = np.bincount(disease)
+    is_stratified = len(counts[counts > 0]) > 1 and bool((counts[counts > 0] > 2).all())
+    _, test = train_test_split(
+        np.arange(len(disease)),
+        train_size=TRAIN_SHARE,
+        test_size=1.0 - TRAIN_SHARE,
+        random_state=SPLIT_SEED,
+        shuffle=True,
+        stratify=disease if is_stratified else None,
+    )
+    parts = np.full(len(disease), TRAIN)
+    parts[test] = TEST
+    return parts
+
+
+def _read_heart(entry: RegisteredSet, arrays: Arrays) -> Dataset:
+    """Return the complete patients of four hospitals.
+
+    Three columns with many gaps are dropped, then patients with a gap. A cholesterol of 0 stays a
+    number, as in FLamby.
+    """
+    inputs, labels, parts, sites = [], [], [], []
+    for number, site in enumerate(hospitals.SITES):
+        raw = array_of(entry, arrays, f"x_{site}").astype(np.float32)
+        is_complete = ~np.isnan(raw[:, :10]).any(axis=1)
+        disease = (array_of(entry, arrays, f"y_{site}")[is_complete] > 0).astype(np.int64)
+        inputs.append(_heart_inputs(raw[is_complete]))
+        labels.append(disease)
+        parts.append(_heart_parts(disease))
+        sites.append(np.full(len(disease), number))
+    return Dataset(
+        entry.name,
+        torch.from_numpy(np.concatenate(inputs)),
+        torch.from_numpy(np.concatenate(labels)),
+        Task("classification", entry.shape, 2, entry.class_names),
+        part=np.concatenate(parts),
+        site=np.concatenate(sites),
+        site_names=tuple(hospitals.SITES),
+        columns=tuple(Column(name) for name in _heart_columns()),
+        licence=entry.licence,
+        source=entry.cited,
+    )
+
+
+ENTRIES = (
+    RegisteredSet(
+        "flamby_heart",
+        "UCI heart disease as in FLamby: 740 complete patients of four hospitals, 13 inputs",
+        (13,),
+        ("no disease", "disease"),
+        "199 / 104, 172 / 89, 30 / 16, 85 / 45",
+        "CC BY 4.0",
+        f"addresses and checksums from {SOURCE}, fed_heart_disease",
+        _read_heart,
+        tuple(Remote(name, md5, (UCI + name,)) for name, md5 in HEART_FILES.items()),
+        prepare=hospitals.prepare,
+        packed="uci_heart_disease",
+        note="a prepared copy of uci_heart_disease can be used; set test: site for FLamby's split",
+    ),
+)

@@ -1,0 +1,84 @@
+"""FLARE's controller of a run: it runs in the job process of the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.signal import Signal
+from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
+
+from equipoise.experiment import ConfigurationError
+from equipoise.transports.nvflare.link import Link, register_arrays
+from equipoise.transports.nvflare.order import RunOrder
+from equipoise.transports.nvflare.progress import NetworkProgress
+from equipoise.transports.nvflare.server_settings import server_files
+from equipoise.transports.nvflare.serving import DELIVERED, Outcome, deliver, serve_run
+
+PROGRESS = "equipoise"  # the group under which FLARE's statistics of a job have the progress
+RUNS = "runs"  # the folder of runs in the folder of the server
+
+
+class RunController(Controller):  # type: ignore[misc]
+    """Carries out the order of a scientist.
+
+    Args:
+        order: The order as text; see `RunOrder.text`.
+    """
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self._order = order
+        self._progress: NetworkProgress | None = None
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Prepare for messages; called by FLARE."""
+        register_arrays()
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """End; called by FLARE."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Run the experiment, and deliver the run; called by FLARE."""
+        engine = fl_ctx.get_engine()
+        workspace = engine.get_workspace()
+        runs = Path(workspace.get_root_dir()).parent / RUNS
+        results = Path(workspace.get_run_dir(fl_ctx.get_job_id()))
+
+        def aborted() -> bool:
+            return bool(abort_signal.triggered)
+
+        link = Link(self, engine.new_context, aborted)
+        try:
+            order = RunOrder.of(self._order)
+        except ConfigurationError as error:
+            Outcome("refused", str(error)).write(results)
+            return
+        connections = {site: link.connection(site) for site in order.sites}
+        self._progress = NetworkProgress(link.states, _main_metric(order))
+        outcome = serve_run(
+            order,
+            runs,
+            connections,
+            self._progress,
+            aborted,
+            server_files(runs.parent),
+            lambda text: self.log_error(fl_ctx, text, fire_event=False),
+        )
+        deliver(runs / order.run, results / DELIVERED)
+        outcome.write(results)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Answer a question for the progress; called by FLARE."""
+        if event_type != InfoCollector.EVENT_TYPE_GET_STATS or self._progress is None:
+            return
+        collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
+        if isinstance(collector, GroupInfoCollector):
+            collector.set_info(PROGRESS, self._progress.snapshot())
+
+
+def _main_metric(order: RunOrder) -> str | None:
+    evaluation = order.experiment.get("evaluation")
+    main = evaluation.get("main") if isinstance(evaluation, dict) else None
+    return main if isinstance(main, str) else None

@@ -1,0 +1,190 @@
+"""The link between a transport and FLARE's controller: one task for each message to a site."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from nvflare.apis.controller_spec import ClientTask, SendOrder, Task
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.decomposers.numpy_decomposers import NumpyArrayDecomposer
+from nvflare.fuel.utils import fobs
+
+from equipoise.site.messages import Message
+
+TASK = "call"  # the only task that sites perform
+# Entries of a task and of its result. Arrays of bytes travel a third faster than bytes.
+HEAD = "head"
+BODY = "body"
+ANSWER = "answer"
+PICK_UP = 5.0  # seconds in which a site that is there fetches a task
+GRACE = 30.0  # seconds beyond a step's deadline in which its answer travels
+LONGEST = 24 * 3600.0  # seconds that a site has for a step without a deadline
+_POLL = 0.5  # seconds between two looks at whether the run shall stop
+
+
+def register_arrays() -> None:
+    """Let FLARE send arrays; both sides need it."""
+    fobs.register(NumpyArrayDecomposer)
+
+
+def array_of(data: bytes) -> np.ndarray:
+    """Return bytes as an array, without a copy."""
+    return np.frombuffer(data, np.uint8)
+
+
+def bytes_in(shareable: Mapping[str, Any], name: str) -> memoryview | None:
+    """Return the bytes under a name of what a stranger sent; None if there are none."""
+    array = shareable.get(name)
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.ndim != 1:
+        return None
+    return array.data
+
+
+class Scheduler(Protocol):
+    """The part of FLARE's controller that sends tasks."""
+
+    def send(
+        self, task: Task, fl_ctx: FLContext, targets: list[str], send_order: SendOrder
+    ) -> None:
+        """Schedule a task for the first of some sites."""
+        ...
+
+    def cancel_task(self, task: Task) -> None:
+        """Withdraw a task."""
+        ...
+
+
+class Link:
+    """Sends messages to sites as tasks of FLARE.
+
+    Args:
+        scheduler: FLARE's controller.
+        context: Makes a context of FLARE, with which a task is sent.
+        aborted: Returns True once FLARE ends the job.
+        pick_up: Seconds after which a site that does not fetch its task counts as away.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        context: Callable[[], FLContext],
+        aborted: Callable[[], bool],
+        pick_up: float = PICK_UP,
+    ) -> None:
+        self.scheduler = scheduler
+        self.context = context
+        self.aborted = aborted
+        self.pick_up = pick_up
+        self.connections: dict[str, SiteConnection] = {}
+
+    def connection(self, site: str) -> SiteConnection:
+        """Return the connection to a site."""
+        return self.connections.setdefault(site, SiteConnection(site, self))
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each site: idle, waiting, working or away."""
+        return {name: connection.state for name, connection in self.connections.items()}
+
+    def send(self, site: str, task: Task) -> None:
+        """Schedule a task for a site."""
+        self.scheduler.send(task, self.context(), [site], SendOrder.SEQUENTIAL)
+
+
+class SiteConnection:
+    """The connection to a site.
+
+    Attributes:
+        site: The name of the site.
+        is_reachable: False from the moment at which the site did not fetch a task, until it does.
+        state: idle, waiting, working or away.
+    """
+
+    def __init__(self, site: str, link: Link) -> None:
+        self.site = site
+        self.is_reachable = True
+        self.state = "idle"
+        self._link = link
+
+    def call(self, message: Message, seconds: float | None) -> memoryview:
+        """Send a message and return the answer; see `Connection.call`."""
+        call = _Call(message)
+        self.state = "waiting"
+        self._link.send(self.site, call.task)
+        try:
+            if not self._happens(call.fetched, self._link.pick_up):
+                self._leave()
+                raise ConnectionError(f"site {self.site!r} did not fetch a task")
+            self.state = "working"
+            limit = LONGEST if seconds is None else seconds
+            if not self._happens(call.ended, limit + GRACE):
+                raise TimeoutError(f"site {self.site!r} did not answer")
+        finally:
+            self._link.scheduler.cancel_task(call.task)
+            if self.is_reachable:
+                self.state = "idle"
+        if call.answer is None:
+            raise ConnectionError(f"site {self.site!r} sent no answer")
+        return call.answer
+
+    def _happens(self, event: threading.Event, seconds: float) -> bool:
+        """Return True once an event happens; False if it does not in time.
+
+        Raises:
+            ConnectionError: If the job ends.
+        """
+        until = time.monotonic() + seconds
+        while not event.wait(min(_POLL, max(0.0, until - time.monotonic()))):
+            if self._link.aborted():
+                raise ConnectionError("the job ends")
+            if time.monotonic() >= until:
+                return event.is_set()
+        return True
+
+    def _leave(self) -> None:
+        """Count the site as away until it fetches an empty task, which waits for it."""
+        self.is_reachable = False
+        self.state = "away"
+        knock = Task(TASK, Shareable(), before_task_sent_cb=self._on_return)
+        self._link.send(self.site, knock)
+
+    def _on_return(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        self.is_reachable = True
+        self.state = "idle"
+
+
+class _Call:
+    """One message on its way: the task that carries it, and what became of it."""
+
+    def __init__(self, message: Message) -> None:
+        self.fetched = threading.Event()
+        self.ended = threading.Event()
+        self.answer: memoryview | None = None
+        content = Shareable({HEAD: array_of(message.head), BODY: array_of(message.body)})
+        self.task = Task(
+            TASK,
+            content,
+            before_task_sent_cb=self._on_fetched,
+            result_received_cb=self._on_result,
+            task_done_cb=self._on_end,
+        )
+
+    def _on_fetched(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        self.fetched.set()
+
+    def _on_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        result = client_task.result
+        client_task.result = None  # FLARE would keep it as long as the task
+        if isinstance(result, Shareable) and result.get_return_code() == ReturnCode.OK:
+            self.answer = bytes_in(result, ANSWER)
+        self.ended.set()
+
+    def _on_end(self, task: Task, fl_ctx: FLContext) -> None:
+        # Without a result: the site has died, or FLARE could not deliver the task.
+        self.fetched.set()
+        self.ended.set()
