@@ -148,7 +148,10 @@ def figures(
     )
     for sites in (SITES[:1], SITES):
         run, _, peaks = measured(desk, large(data), folder / f"large{len(sites)}", sites)
-        exchange = [record["seconds"].get("clients", 0.0) for record in run.rounds()[1:]]
+        exchange = [
+            record["seconds"]["clients"] + record["seconds"]["transport"]
+            for record in run.rounds()[1:]
+        ]
         training = [max(row["seconds"] for row in run.client_seconds())]
         print(
             f"- 100 MB there and back, {len(sites)} site(s): {statistics.median(exchange):.1f} s, "
