@@ -239,13 +239,13 @@ def test_every_setting_of_the_file_is_read(copied: Consortium) -> None:
     kit = copied.sites["north"]
     (kit.folder / "own.csv").touch()
     (kit.folder / FILE).write_text(
-        "{data: own.csv, schema: /s.yaml, codes: c.yaml, states: kept, methods: [fedavg], "
+        "{data: own.csv, schema: /s.yaml, codes: c.yaml, states: own, methods: [fedavg], "
         "minimum_rows: 7, histograms: false, device: 'cuda:1', largest_message: 9, "
         "longest_step: 1.5}"
     )
     assert site_settings(kit, {}) == SiteSettings(
         data=kit.folder / "own.csv",
-        folder=kit.folder / "kept",
+        folder=kit.folder / "own",
         schema=Path("/s.yaml"),
         methods=("fedavg",),
         device="cuda:1",
