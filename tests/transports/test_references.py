@@ -25,8 +25,8 @@ from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request, StateRef, state_file, state_name
 from equipoise.session import job_of
 from equipoise.storage.files import digest_of, place
+from equipoise.transports.lanes import share
 from equipoise.transports.ray import actor, references
-from equipoise.transports.ray.dispatch import share
 from equipoise.transports.ray.job_spec import JobSpec, job_spec_of
 from equipoise.transports.ray.references import References
 from tests.helpers.runs import settings, sites

@@ -166,6 +166,10 @@ def _check_schema(experiment: Experiment, settings: SiteSettings) -> None:
     offered = experiment.data.schema
     if agreed is None or offered is None or agreed.plain() != offered.plain():
         raise Refused("schema", f"it is not the one of {settings.schema}")
+    listed = [*settings.groups, *(column.name for column in agreed.columns)]
+    for column in experiment.data.groups:
+        if column not in listed:
+            raise Refused("schema", f"data.groups names {column!r:.80}, on which nobody agreed")
 
 
 def _own_spec(spec: Mapping[str, Any], name: str, settings: SiteSettings) -> dict[str, Any]:
