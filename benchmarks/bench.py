@@ -44,9 +44,12 @@ BOUND_VARIANTS = {
         "stacked_5",
         "stacked_25",
     ),
-    "W4": ("fused", "foreach", "bare"),
+    **dict.fromkeys(("W4", "W5", "W5p", "W6", "W6e"), ("fused", "foreach", "bare")),
 }
-FLOOR_VARIANTS = {"W1": "channels_last_by_hand", "W2": "by_hand", "W3": "channels_last_by_hand"}
+FLOOR_VARIANTS = {
+    **dict.fromkeys(("W1", "W3"), "channels_last_by_hand"),
+    **dict.fromkeys(("W2", "W5", "W5p", "W6", "W6e"), "by_hand"),
+}
 
 Result = dict[str, Any]
 

@@ -84,8 +84,10 @@ def share(tensor: Tensor) -> Tensor:
 
 def prepare(workload: Workload, variant: str, seed: int) -> Shared:
     """Loads the data and makes the vectors the processes share."""
-    images = load()
-    x, y, x_test, y_test = map(torch.from_numpy, (images.x, images.y, images.x_test, images.y_test))
+    samples = load(workload)
+    x, y, x_test, y_test = map(
+        torch.from_numpy, (samples.x, samples.y, samples.x_test, samples.y_test)
+    )
     if variant.startswith("channels_last"):
         x = x.contiguous(memory_format=torch.channels_last)
     model = share(flatten(network(workload.network, seed).parameters()))
@@ -97,7 +99,7 @@ def prepare(workload: Workload, variant: str, seed: int) -> Shared:
         y,
         x_test,
         y_test,
-        parts=[torch.from_numpy(part) for part in partition(workload, images.y, seed)],
+        parts=[torch.from_numpy(part) for part in partition(workload, samples.y, seed)],
         model=model,
         sums=share(torch.zeros(PROCESSES, len(model))),
         met=share(torch.zeros(workload.clients, dtype=torch.bool)),

@@ -1,4 +1,4 @@
-"""The three networks of the workloads, the same for every contender."""
+"""The networks of the workloads, the same for every contender."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from torch import Tensor, nn
 def network(name: str, seed: int) -> nn.Sequential:
     """A fresh network whose initial parameters follow from the seed.
 
-    >>> [sum(p.numel() for p in network(name, 0).parameters()) for name in ("cnn", "mlp", "lenet")]
-    [582026, 199210, 44426]
+    >>> names = ("cnn", "mlp", "lenet", "mlp_30", "mlp_13")
+    >>> [sum(p.numel() for p in network(name, 0).parameters()) for name in names]
+    [582026, 199210, 44426, 46802, 1026]
     """
     torch.manual_seed(seed)
+    if name == "mlp_30":
+        return nn.Sequential(
+            nn.Linear(30, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 2)
+        )
+    if name == "mlp_13":
+        return nn.Sequential(nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, 2))
     if name == "mlp":
         return nn.Sequential(
             nn.Flatten(),
@@ -34,7 +41,7 @@ def network(name: str, seed: int) -> nn.Sequential:
     if name == "lenet":
         head = (nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
         return nn.Sequential(*_convolution(1, 6), *_convolution(6, 16), nn.Flatten(), *head)
-    raise ValueError(f"Expected the network cnn, mlp or lenet, got {name!r}.")
+    raise ValueError(f"Expected the network cnn, mlp, lenet, mlp_30 or mlp_13, got {name!r}.")
 
 
 def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:

@@ -19,24 +19,31 @@ from equipoise.task import Task
 from hearing import Hearing
 from measure import Meter, arguments
 from networks import network
-from workloads import Workload, cohorts, load, partition
+from workloads import Samples, Workload, cohorts, load, partition
 
-NETWORKS = {"cnn": "bench_cnn", "mlp": "mlp", "lenet": "lenet"}
+NETWORKS = {
+    "cnn": "bench_cnn",
+    "mlp": "mlp",
+    "lenet": "lenet",
+    "mlp_30": "mlp",
+    "mlp_13": {"name": "mlp", "hidden": [64]},
+}
 
 
-def dataset(images, parts: list[np.ndarray]) -> eq.Dataset:
-    """The clients' images as sites, and the test images as the official test part."""
+def dataset(samples: Samples, parts: list[np.ndarray]) -> eq.Dataset:
+    """The clients' samples as sites, and the test samples as the official test part."""
     chosen = np.concatenate(parts)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    # pixels as they are stored
-    x = (np.concatenate([images.x[chosen], images.x_test]) * 255).round().astype(np.uint8)
-    y = np.concatenate([images.y[chosen], images.y_test])
-    marks = np.repeat([0, 2], [len(chosen), len(images.x_test)])
-    site = np.concatenate([owner, np.zeros(len(images.x_test), dtype=np.int64)])
+    x = np.concatenate([samples.x[chosen], samples.x_test])
+    if x.ndim == 4:  # pixels as they are stored
+        x = (x * 255).round().astype(np.uint8)
+    y = np.concatenate([samples.y[chosen], samples.y_test])
+    marks = np.repeat([0, 2], [len(chosen), len(samples.x_test)])
+    site = np.concatenate([owner, np.zeros(len(samples.x_test), dtype=np.int64)])
     names = tuple(f"{k:05d}" for k in range(len(parts)))
-    task = Task("classification", (1, 28, 28), 10)
+    task = Task("classification", x.shape[1:], int(y.max()) + 1)
     return eq.Dataset(
-        "fashion_mnist",
+        "table" if x.ndim == 2 else "fashion_mnist",
         torch.from_numpy(x),
         torch.from_numpy(y),
         task,
@@ -49,8 +56,8 @@ def dataset(images, parts: list[np.ndarray]) -> eq.Dataset:
 def simulate(workload: Workload, options: argparse.Namespace) -> None:
     """Runs the workload and prints its line."""
     meter = Meter()
-    images = load()
-    parts = partition(workload, images.y, options.seed)
+    samples = load(workload)
+    parts = partition(workload, samples.y, options.seed)
     chosen = cohorts(workload, options.rounds, options.seed)
     experiment = eq.Experiment(
         data={
@@ -59,7 +66,7 @@ def simulate(workload: Workload, options: argparse.Namespace) -> None:
             "test": "global",
             "duplicates": "separate",
         },
-        dataset=dataset(images, parts),
+        dataset=dataset(samples, parts),
         model=NETWORKS[workload.network],
         method=workload.method,
         training={"lr": workload.rate, "batch": workload.batch, "epochs": workload.epochs},
@@ -86,7 +93,7 @@ def simulate(workload: Workload, options: argparse.Namespace) -> None:
             )
         )
 
-    del images
+    del samples
 
     FedAvg.start = same_start
     ids = [f"{k:05d}" for k in range(workload.clients)]

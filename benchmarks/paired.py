@@ -37,7 +37,15 @@ from workloads import WORKLOADS
 
 CONTROL, BEFORE = "control", "before"
 # The fastest of the bound's loops in the last whole benchmark (bench.py); all contenders at once leave no time for the others.
-BOUND_VARIANTS = {"W1": "channels_last", "W2": "bare", "W3": "channels_last"}
+BOUND_VARIANTS = {
+    "W1": "channels_last",
+    "W2": "bare",
+    "W3": "channels_last",
+    "W5": "fused",
+    "W5p": "fused",
+    "W6": "fused",
+    "W6e": "fused",
+}
 START_SECONDS, ROUND_SECONDS = 300.0, 120.0
 WARM_UP = 2
 RESAMPLED, SURE = 4000, 0.95
@@ -282,8 +290,8 @@ def main() -> None:
     parser.add_argument(
         "--workloads",
         nargs="+",
-        choices=["W1", "W2", "W3"],
-        help="default: all three, or W2 and W3 with --quick",
+        choices=list(BOUND_VARIANTS),
+        help="default: all, or W2 and W3 with --quick",
     )
     parser.add_argument(
         "--contenders",
@@ -310,7 +318,7 @@ def main() -> None:
     asked = options.contenders or (["bound"] if options.quick else contenders)
     wanted = ["ours", CONTROL, *(name for name in asked if name not in ("ours", CONTROL))]
     everything: list[tuple[Found, int]] = []
-    for workload in options.workloads or (["W2", "W3"] if options.quick else ["W1", "W2", "W3"]):
+    for workload in options.workloads or (["W2", "W3"] if options.quick else list(BOUND_VARIANTS)):
         counted = options.rounds or (40 if options.quick else 3 if workload == "W1" else 60)
         found = compete(
             workload, wanted, counted, options.before.absolute() if options.before else None

@@ -1,4 +1,4 @@
-"""The four workloads: which samples each client holds, who takes part in a round, how a client trains.
+"""The workloads: which samples each client holds, who takes part in a round, how a client trains.
 
 NumPy only, so that every contender, in whatever environment, works on the same index lists.
 """
@@ -31,7 +31,12 @@ class Workload:
     concentration: float | None = None
     method: str = "fedavg"
     evaluate_each_round: bool = False
+    columns: int = 0  # of a synthetic table with two classes; 0: Fashion-MNIST
+    power_law: bool = False  # the sizes of clients fall as 1, 1/2, 1/3, ...
 
+
+TABLE_CLASSES = 2
+TABLE_TEST_ROWS = 2_000
 
 WORKLOADS = {
     w.name: w
@@ -55,13 +60,37 @@ WORKLOADS = {
         Workload(
             "W4", "scale", "lenet", 10_000, 100, 60_000, 16, 2, 0.1, rounds=20, method="fedakd"
         ),
+        Workload("W5", "table-25", "mlp_30", 25, 25, 12_500, 32, 1, 0.1, rounds=20, columns=30),
+        Workload(
+            "W5p",
+            "table-25-power",
+            "mlp_30",
+            25,
+            25,
+            12_500,
+            32,
+            1,
+            0.1,
+            rounds=20,
+            columns=30,
+            power_law=True,
+        ),
+        Workload(
+            "W6", "tiny-1000", "mlp_13", 1_000, 100, 60_000, 32, 1, 0.1, rounds=20, columns=13
+        ),
+        Workload(
+            "W6e", "tiny-1000-5", "mlp_13", 1_000, 100, 60_000, 32, 5, 0.1, rounds=20, columns=13
+        ),
     )
 }
 
 
 @dataclass(frozen=True)
-class Images:
-    """Fashion-MNIST as float32 images (N, 1, 28, 28) in [0, 1] and int64 labels."""
+class Samples:
+    """The samples of a workload as float32, and int64 labels.
+
+    Fashion-MNIST has images (N, 1, 28, 28) in [0, 1], a table has rows (N, columns).
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -69,7 +98,24 @@ class Images:
     y_test: np.ndarray
 
 
-def load() -> Images:
+def load(workload: Workload) -> Samples:
+    """The samples of a workload."""
+    return _table(workload) if workload.columns else _fashion_mnist()
+
+
+def _table(workload: Workload) -> Samples:
+    """A synthetic table whose classes a linear rule separates but for noise."""
+    generator = np.random.default_rng([workload.columns, 3])
+    rows = workload.samples + TABLE_TEST_ROWS
+    x = generator.normal(size=(rows, workload.columns)).astype(np.float32)
+    scores = x @ generator.normal(size=workload.columns) + generator.normal(size=rows)
+    y = (scores > 0).astype(np.int64)
+    return Samples(
+        x[:-TABLE_TEST_ROWS], y[:-TABLE_TEST_ROWS], x[-TABLE_TEST_ROWS:], y[-TABLE_TEST_ROWS:]
+    )
+
+
+def _fashion_mnist() -> Samples:
     """Reads fashion_mnist.npz from the folder that EQUIPOISE_DATA names."""
     folder = os.environ.get("EQUIPOISE_DATA")
     if not folder:
@@ -86,7 +132,7 @@ def load() -> Images:
             name: (file[name].astype(np.float32) / 255).reshape(-1, 1, 28, 28)
             for name in ("x_train", "x_test")
         }
-        return Images(
+        return Samples(
             images["x_train"],
             file["y_train"].astype(np.int64),
             images["x_test"],
@@ -95,7 +141,7 @@ def load() -> Images:
 
 
 def partition(workload: Workload, labels: np.ndarray, seed: int) -> list[np.ndarray]:
-    """The sample indices of every client: equal shares, or by label from Dirichlet(concentration).
+    """The sample indices of every client: equal shares, sizes by a power law, or by label from Dirichlet(concentration).
 
     >>> parts = partition(WORKLOADS["W3"], np.zeros(60_000, dtype=np.int64), seed=0)
     >>> len(parts), {len(part) for part in parts}, len(np.unique(np.concatenate(parts)))
@@ -103,6 +149,10 @@ def partition(workload: Workload, labels: np.ndarray, seed: int) -> list[np.ndar
     """
     generator = np.random.default_rng([seed, 1])
     chosen = generator.permutation(len(labels))[: workload.samples]
+    if workload.power_law:
+        shares = 1 / np.arange(1, workload.clients + 1)
+        cuts = (np.cumsum(shares / shares.sum())[:-1] * len(chosen)).round().astype(int)
+        return np.split(chosen, cuts)
     if workload.concentration is None:
         return list(np.array_split(chosen, workload.clients))
     for _ in range(MOST_DRAWS):

@@ -10,7 +10,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from equipoise.mkl import request_reproducible
 from equipoise.version import __version__ as __version__
+
+request_reproducible()  # before torch, which fixes the mode of its products with the first of them
 
 if TYPE_CHECKING:
     from equipoise.auditing import audit as audit

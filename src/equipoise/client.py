@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise.data import augment
@@ -21,9 +22,13 @@ from equipoise.models import Model, Outputs
 from equipoise.records import plain
 from equipoise.streams import Turn, default_generator, number, torch_stream
 from equipoise.training import GradientHook, Stepper, Training, backward, minimise
-from equipoise.training.dense import DenseNetwork
+from equipoise.training.dense import DenseNetwork, LossGradient, loss_gradient
+from equipoise.training.progress import Progress
+from equipoise.training.stack import Deferral, FitPlanned, PlannedFit
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
+
+_READ_TOGETHER = 2**20  # numbers of inputs that are read from the data at once
 
 
 @dataclass(frozen=True)
@@ -116,14 +121,18 @@ class Client:
         rounds: int,
         state: Mapping[str, Any],
         attempt: int = 0,
+        deferral: Deferral | None = None,
     ) -> None:
         self.id, self.round, self.rounds, self.attempt = id, round, rounds, attempt
-        self._bench = bench.without_data()
-        self._own = (
-            {name: bench.part(id, name) for name in ("train", "validation")}
-            if bench.federation is not None
-            else {}
-        )
+        self._bench = bench.without_data
+        # Read on first use; as in `Samples`, functions do not show the data of others.
+        self._sources: dict[str, Callable[[], Samples]] = {}
+        if bench.federation is not None:
+            self._sources["train"] = lambda: bench.part(id, "train")
+            self._sources["validation"] = lambda: bench.part(id, "validation")
+        self._own: dict[str, Samples] = {}
+        self._deferral = deferral
+        self._has_computed = False
         self.task, self.training, self.metrics = bench.task, bench.training, bench.metrics
         # After the last round the learning rate stays that of the last round.
         self.lr = bench.training.rate(min(round, rounds))
@@ -151,10 +160,12 @@ class Client:
         return self._part("validation")
 
     def _part(self, name: str) -> Samples:
-        if name not in self._own:
+        if name not in self._sources:
             raise RuntimeError(
                 f"client {self.id}: expected {name} data in this process, but none are loaded"
             )
+        if name not in self._own:
+            self._own[name] = self._sources[name]()
         return self._own[name]
 
     @contextmanager
@@ -256,65 +267,149 @@ class Client:
         """
         models = [model] if isinstance(model, Model) else list(model)
         losses = [loss] if isinstance(loss, Loss) else list(loss)
+        if self._deferral is not None and self._deferral.fit is not None:
+            return self._trained_in_stack(models[0], self._deferral.fit)
         training = self.training.changed(changes) if changes else self.training
         samples = self.train
         positions = _positions(on, len(samples))
+        lr = changes.get("lr", self.lr)
+        if self._deferral is not None and gradient is None and memory is None:
+            self._plan(models, losses, positions, training, lr, purpose)
+        self._has_computed = True
         order, noise = self.stream(purpose), self.stream(f"{purpose} inputs")
         takes_single = all(m.takes_single for m in models)
         memories = [memory]
         if len(models) > 1:
             memories = [(memory or {}).get(str(k)) for k in range(len(models))]
         steppers = [
-            Stepper(m.trained, training, changes.get("lr", self.lr), own, gradient)
+            Stepper(m.trained, training, lr, own, gradient)
             for m, own in zip(models, memories, strict=True)
         ]
-        total, seen, steps, skipped, epoch = 0.0, 0, 0, 0, 0
-        for m in models:
-            m.net.train()
-        supervise = self._bench.supervise
-        dense = self._dense_network(models, losses, supervise)
+        done = Progress()
         with default_generator(self._bench.seed, *self._names(f"{purpose} torch")):
-            # With dropout, each model draws the numbers that it would draw alone.
-            turns = [Turn() for _ in models]
-            while len(positions) and not _is_over(training, epoch, steps):
-                steps_before = steps
+            step = self._step_of(models, losses, steppers)
+            while len(positions) and not done.is_over(training):
+                steps_before = done.steps
                 shuffled = positions[torch.randperm(len(positions), generator=order)]
-                for position, chosen in enumerate(torch.split(shuffled, training.batch)):
-                    if len(chosen) == 1 and not takes_single:
-                        skipped += 1
+                batches = self._batches_of(samples, shuffled, training.batch)
+                for position, (chosen, x, y) in enumerate(batches):
+                    size = chosen.shape[0]
+                    if size == 1 and not takes_single:
+                        done.skipped += 1
                         continue
-                    x, y = samples.at(chosen)
                     x = self._training_inputs(x.to(self.device), noise)
                     y = y.to(self.device)
-                    batch = Batch(x, y, chosen, supervise, epoch, steps, position, noise)
-                    value = self._step(models, losses, steppers, turns, batch, dense)
-                    total += value * len(chosen)
-                    seen, steps = seen + len(chosen), steps + 1
-                    if training.steps and steps >= training.steps:
+                    supervise = self._bench.supervise
+                    batch = Batch(x, y, chosen, supervise, done.epoch, done.steps, position, noise)
+                    done.add(size, step(batch))
+                    if training.steps and done.steps >= training.steps:
                         break
-                epoch += 1
-                if steps == steps_before:  # Every batch was skipped: more epochs would not help.
-                    break
-        self.steps, self.skipped = self.steps + steps, self.skipped + skipped
+                done.epoch += 1
+                if done.steps == steps_before:
+                    break  # Every batch was skipped: more epochs would not help.
+        self.steps, self.skipped = self.steps + done.steps, self.skipped + done.skipped
         if len(models) == 1:
             kept: dict[str, Any] = steppers[0].state()
         else:
             kept = {str(k): stepper.state() for k, stepper in enumerate(steppers)}
-        return FitResult(steps, total / max(1, seen), skipped, kept)
+        return FitResult(done.steps, done.mean_loss, done.skipped, kept)
+
+    def _batches_of(
+        self, samples: Samples, positions: Tensor, size: int
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield positions, inputs and targets of batches; several small ones are read together."""
+        numbers = max(1, math.prod(self.task.shape))
+        together = max(1, _READ_TOGETHER // (size * numbers))
+        for read in positions.unsafe_split(size * together):
+            x, y = samples.at(read)
+            # `unsafe_split` is `split` without its checks for views in autograd, and much faster.
+            yield from zip(
+                read.unsafe_split(size), x.unsafe_split(size), y.unsafe_split(size), strict=True
+            )
+
+    def _step_of(
+        self, models: list[Model], losses: list[Loss], steppers: list[Stepper]
+    ) -> Callable[[Batch], float]:
+        """Return the function that takes one step on a batch and returns the first model's loss."""
+        network, gradient_of = self._dense_network(models, losses)
+        if network is not None and gradient_of is not None:
+            return self._dense_step(network, gradient_of, models[0], steppers[0])
+        for model in models:
+            model.net.train()
+        if len(models) == 1:
+            return partial(self._single_step, models[0], losses[0], steppers[0])
+        # With dropout, each model draws the numbers that it would draw alone.
+        turns = [Turn() for _ in models]
+        return partial(self._joint_step, models, losses, steppers, turns)
 
     def _dense_network(
+        self, models: list[Model], losses: list[Loss]
+    ) -> tuple[DenseNetwork | None, LossGradient | None]:
+        """Return the network and the gradient of its loss if they need no autograd, else None."""
+        is_supervised = len(models) == 1 and losses[0] is supervised
+        if not is_supervised or self.training.precision != "float32":
+            return None, None
+        return DenseNetwork.of(models[0]), loss_gradient(self._bench.supervise)
+
+    def _plan(
         self,
-        models: Sequence[Model],
-        losses: Sequence[Loss],
-        supervise: Callable[[Tensor, Tensor], Tensor],
-    ) -> DenseNetwork | None:
-        """Return the network if it can be trained without autograd, with the same bits."""
-        is_plain = len(models) == 1 and losses[0] is supervised
-        if not is_plain or supervise is not F.cross_entropy:
-            return None
-        if self.training.precision != "float32":
-            return None
-        return DenseNetwork.of(models[0])
+        models: list[Model],
+        losses: list[Loss],
+        positions: Tensor,
+        training: Training,
+        lr: float,
+        purpose: str,
+    ) -> None:
+        """Plan a fit that can be trained in a stack.
+
+        Raises:
+            FitPlanned: If it can.
+        """
+        network, gradient_of = self._dense_network(models, losses)
+        if network is None or gradient_of is None or not self.task.classifies:
+            return
+        has_raw_inputs = self.inputs is None and not self._bench.augment
+        is_flat = network.flattens or len(self.task.shape) == 1
+        # What a step has computed before its first fit would be computed twice.
+        if not has_raw_inputs or not is_flat or self._has_computed:
+            return
+        fit = PlannedFit(
+            list(models[0].trained),
+            network.tensors,
+            self.train,
+            positions,
+            self.stream(purpose),
+            training,
+            lr,
+            gradient_of,
+        )
+        if fit.can_be_stacked(math.prod(self.task.shape)):
+            fit.tensors = [tensor.clone() for tensor in network.tensors]
+            raise FitPlanned(fit)
+
+    def _trained_in_stack(self, model: Model, fit: PlannedFit) -> FitResult:
+        """Return the result of the first fit of this step, which was trained in a stack."""
+        self._deferral = None
+        self._has_computed = True
+        with torch.no_grad():
+            torch._foreach_copy_(list(model.trained.values()), fit.tensors)
+        self.steps += fit.progress.steps
+        return FitResult(fit.progress.steps, fit.progress.mean_loss, 0, fit.memory)
+
+    def _dense_step(
+        self, network: DenseNetwork, gradient_of: LossGradient, model: Model, stepper: Stepper
+    ) -> Callable[[Batch], float]:
+        """Return a step without autograd, which has the bits of one with it."""
+
+        def step(batch: Batch) -> float:
+            if not network.fits(batch.x):
+                return self._single_step(model, supervised, stepper, batch)
+            with torch.no_grad():
+                value, gradients = network.gradients(batch.x, batch.y, gradient_of)
+                stepper.apply_gradients(gradients)
+            return value.item()
+
+        return step
 
     def _forward(self, model: Model, x: Tensor) -> Outputs:
         if self.training.precision == "float32":
@@ -325,23 +420,19 @@ class Client:
         outputs.features, outputs.logits = outputs.features.float(), outputs.logits.float()
         return outputs
 
-    def _step(
+    def _single_step(self, model: Model, loss: Loss, stepper: Stepper, batch: Batch) -> float:
+        value = loss(self._forward(model, batch.x), batch)
+        stepper.step(value)
+        return value.item()
+
+    def _joint_step(
         self,
         models: list[Model],
         losses: list[Loss],
         steppers: list[Stepper],
         turns: list[Turn],
         batch: Batch,
-        dense: DenseNetwork | None,
     ) -> float:
-        if dense is not None and dense.fits(batch.x):
-            value = dense.backward(batch.x, batch.y)
-            steppers[0].apply()
-            return value.item()
-        if len(models) == 1:
-            value = losses[0](self._forward(models[0], batch.x), batch)
-            steppers[0].step(value)
-            return value.item()
         passes = []
         for model, turn in zip(models, turns, strict=True):
             with turn:
@@ -381,10 +472,12 @@ class Client:
             model: The model.
             on: The samples; the training data by default.
         """
+        self._has_computed = True
         return self._bench.outputs(model, self.train if on is None else on, self._other)
 
     def features(self, model: Model, on: Samples | None = None) -> Tensor:
         """Return the features before the head in evaluation mode; arguments as for `predict`."""
+        self._has_computed = True
         samples = self.train if on is None else on
         return self._bench.outputs(model, samples, self._other, features=True)
 
@@ -405,6 +498,7 @@ class Client:
         Args:
             size: The batch size; that of training by default.
         """
+        self._has_computed = True
         samples = self.train
         everything = torch.arange(len(samples))
         for position, chosen in enumerate(torch.split(everything, size or self.training.batch)):
@@ -444,8 +538,3 @@ def _positions(on: Tensor | None, samples: int) -> Tensor:
     if on is None:
         return torch.arange(samples)
     return on.nonzero().squeeze(1) if on.dtype == torch.bool else on
-
-
-def _is_over(training: Training, epoch: int, steps: int) -> bool:
-    """Return True if a fit has done its steps, or without a number of steps its epochs."""
-    return steps >= training.steps if training.steps else epoch >= training.epochs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import sqlite3
 import time
@@ -16,6 +17,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import torch
 
+from equipoise import mkl
 from equipoise.callbacks import Callback, CallbackList
 from equipoise.data import Dataset, prepare_client
 from equipoise.data.agreement import task_of
@@ -46,6 +48,8 @@ from equipoise.transports.base import ClientError, Interrupted, Monitor, Transpo
 from equipoise.validation import safe_yaml
 from equipoise.validation.imports import Imports, permitted
 from equipoise.version import __version__
+
+log = logging.getLogger("equipoise")
 
 SERVER = "server"  # the name under which files at the server are prepared
 
@@ -209,6 +213,11 @@ class Session:
         Returns:
             The finished run.
         """
+        if mkl.was_requested_too_late():
+            log.warning(
+                "torch multiplied matrices before equipoise was imported, so that the last bits of "
+                "this run may differ from those of the same run elsewhere; import equipoise first"
+            )
         text = configuration(self.experiment)
         job = job_of(self.experiment, run or uuid.uuid4().hex)
         roster, bench, method = self.open(job, folder)
@@ -230,6 +239,7 @@ class Session:
         """
         with ExitStack() as on_failure:
             on_failure.callback(store.close)
+            _warn_of_other_products(store)
             stored = store.meta("roster")
             known = None if stored is None else Roster.of(stored)
             job = job_of(self.experiment, store.meta("run") or "")
@@ -262,8 +272,7 @@ class Session:
                 loop.run()
         except Interrupted:
             failure = KeyboardInterrupt(
-                f"stopped after round {store.last_round()}; "
-                f"continue with `equipoise resume {store.folder}`"
+                f"stopped after round {store.last_round()}; continue with {store.resume_command()}"
             )
             raise failure from None
         except BaseException as error:
@@ -505,6 +514,23 @@ def _check_data_unchanged(store: Store, is_unchanged: bool) -> None:
     )
 
 
+def _warn_of_other_products(store: Store) -> None:
+    """Warn if matrix products of this process have other last bits than those of a stored run."""
+    # Versions that did not record the mode left it to MKL's default.
+    before = store.meta("environment").get("mkl", mkl.OFF)
+    now = mkl.mode()
+    if now != before:
+        log.warning(
+            "%s began with matrix products in MKL's mode %s, and this process has the mode %s: the "
+            "last bits of further rounds may differ from those of an uninterrupted run; to avoid "
+            "this, resume with the environment variable %s",
+            store.folder,
+            before,
+            now,
+            mkl.setting_of(before),
+        )
+
+
 def _foreign_tensor(folder: Path, bench: Workbench) -> str | None:
     """Return the saved tensor that explains why a resumed run failed; None if there is none."""
     store = Store(folder)
@@ -552,6 +578,7 @@ def _metadata(session: Session, job: Job, roster: Roster) -> dict[str, Any]:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "cpu": torch.backends.cpu.get_cpu_capability(),
+            "mkl": mkl.mode(),
         },
         "run": job.run,
         "task": asdict(roster.task),

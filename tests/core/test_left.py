@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 
 import equipoise as eq
+from equipoise import mkl
 from equipoise.data import federate
 from equipoise.experiment import ConfigurationError
 from equipoise.metrics import score_histograms
@@ -206,6 +207,7 @@ def test_what_is_written_about_a_run(finished: Run) -> None:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cpu": torch.backends.cpu.get_cpu_capability(),
+        "mkl": mkl.mode(),
     }
     made = datetime.fromisoformat(meta("created"))
     assert (

@@ -1,7 +1,7 @@
 """The final state of every method on digits, with an mlp and a small CNN, as digests: what a change of the engine must not move.
 
 `python -m tests.helpers.bits NAME ...` writes those of the named methods; do so only for a new method, or where a change of bits is meant
-and said in the changelog. A method that was recorded on another kind of processor than the rest names it.
+and said in the changelog. Without names it writes those of all methods, for the processor of this machine in place of another.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import equipoise as eq
+from equipoise import methods, mkl
 from tests.helpers.runs import QUICK, everything
 
 EXPECTED = Path(__file__).parents[1] / "lasting" / "bits.json"
@@ -38,7 +39,9 @@ def processor() -> str:
         )
     except OSError:
         model = platform.processor()
-    return f"{model}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+    processor = f"{model}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+    # Digests that were recorded before this mode was set name none.
+    return processor if mkl.mode() == mkl.OFF else f"{processor}, MKL {mkl.mode()}"
 
 
 def digest(values: dict[str, Any]) -> str:
@@ -89,18 +92,20 @@ def found(method: str, network: str, folder: Path) -> dict[str, Any]:
     return {"digest": digest(values), "norm": math.hypot(*norms(values).values())}
 
 
-if __name__ == "__main__":
-    expected = (
-        json.loads(EXPECTED.read_text())
-        if EXPECTED.exists()
-        else {"processor": processor(), "methods": {}}
-    )
-    for name in sys.argv[1:]:
+def record(names: list[str]) -> None:
+    """Write the digests of methods; of all, for this processor, if no name is given."""
+    expected: dict[str, Any] = {"processor": processor(), "methods": {}}
+    if names:
+        expected = json.loads(EXPECTED.read_text())
+    if expected["processor"] != processor():
+        sys.exit(f"these digests belong to {expected['processor']}; this is {processor()}")
+    for name in names or methods.names():
         with tempfile.TemporaryDirectory() as scratch:
-            entry: dict[str, Any] = {
+            expected["methods"][name] = {
                 network: found(name, network, Path(scratch) / network) for network in NETWORKS
             }
-        if expected["processor"] != processor():
-            entry["processor"] = processor()
-        expected["methods"][name] = entry
     EXPECTED.write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    record(sys.argv[1:])

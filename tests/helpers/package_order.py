@@ -3,6 +3,7 @@
 # Packages and modules of the root, lowest first: each may import what is listed before it.
 ORDER = [
     "version",
+    "mkl",
     "streams",
     "task",
     "tree",

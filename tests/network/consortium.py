@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
 from equipoise.transports.nvflare import parties
-from equipoise.transports.nvflare.kits import Kind, Kit
+from equipoise.transports.nvflare.kits import Kind, Kit, open_kit, point_stores
 from equipoise.transports.nvflare.processes import PartyProcess, free_port
 
 HOST = "localhost"
@@ -45,15 +51,29 @@ class Consortium:
         Yields:
             The processes by name of the site; that of the server is "server".
         """
+        server = PartyProcess(self.server)
+        try:
+            server.wait_until_ready(seconds=seconds)
+            with self.running_sites(data, schema, seconds) as sites:
+                yield {"server": server, **sites}
+        finally:
+            server.end()
+
+    @contextmanager
+    def running_sites(
+        self,
+        data: Mapping[str, Path | str] | None = None,
+        schema: Path | None = None,
+        seconds: float = 120.0,
+    ) -> Iterator[dict[str, PartyProcess]]:
+        """Run the sites of a server that runs already; see `running`."""
         processes: dict[str, PartyProcess] = {}
         try:
-            processes["server"] = PartyProcess(self.server)
-            processes["server"].wait_until_ready(seconds)
             for name, kit in self.sites.items():
                 own = None if data is None else data[name]
                 processes[name] = PartyProcess(kit, parties.start_variables(own, schema))
             for process in processes.values():
-                process.wait_until_ready(seconds)
+                process.wait_until_ready(seconds=seconds)
             yield processes
         finally:
             for process in reversed(processes.values()):
@@ -84,11 +104,56 @@ def build(folder: Path, sites: Sequence[str] = ("north", "south", "west")) -> Co
 
     with ThreadPoolExecutor(3) as pool:
         kits = list(pool.map(lambda member: enrolled(*member), members))
-    server, lead, member, *others = kits
+    assert len(kits) == 3 + len(sites)
+    return opened(folder, sites)
+
+
+def opened(folder: Path, sites: Sequence[str] = ("north", "south", "west")) -> Consortium:
+    """Return the network that `build` made in a folder."""
     return Consortium(
-        network=network,
-        server=server,
-        sites={kit.name: kit for kit in others},
-        lead=lead,
-        member=member,
+        network=parties.open_network(folder / "consortium"),
+        server=open_kit(folder / "server", "server"),
+        sites={name: open_kit(folder / name, "site") for name in sites},
+        lead=open_kit(folder / LEAD, "lead"),
+        member=open_kit(folder / MEMBER, "member"),
     )
+
+
+def copied(original: Consortium, folder: Path) -> Consortium:
+    """Return a copy of a network in another folder and on another port.
+
+    Certificates name the host and not the port, so a copy runs next to the original. It saves the
+    seconds that FLARE's commands take.
+    """
+    shutil.copytree(original.server.folder.parent, folder)
+    old = str(original.network.server[1])
+    new = str(free_port())
+    settings = [folder / "consortium" / parties.PROFILE, *folder.glob("*/kit.yaml")]
+    settings += folder.glob("*/flare/startup/fed_*.json")
+    for path in settings:
+        path.write_text(path.read_text().replace(old, new))
+    copy = opened(folder, list(original.sites))
+    point_stores(copy.server)
+    return copy
+
+
+def signed_by(
+    network: parties.Network, kit: Kit, begins: timedelta, ends: timedelta
+) -> x509.Certificate:
+    """Return a certificate for the key of a kit, signed by the consortium, valid at other times."""
+    root = network.folder / parties.ROOT
+    authority = x509.load_pem_x509_certificate((root / "rootCA.pem").read_bytes())
+    key = serialization.load_pem_private_key((root / "rootCA.key").read_bytes(), None)
+    assert isinstance(key, rsa.RSAPrivateKey)
+    old = x509.load_pem_x509_certificate(kit.certificate.read_bytes())
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(
+        authority.subject, old.subject, old.public_key(), x509.random_serial_number()
+    )
+    builder = builder.not_valid_before(now + begins).not_valid_after(now + ends)
+    return builder.sign(key, hashes.SHA256())
+
+
+def replace_certificate(kit: Kit, certificate: x509.Certificate) -> None:
+    """Put a certificate into a kit."""
+    kit.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

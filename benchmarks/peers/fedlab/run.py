@@ -110,18 +110,18 @@ def main() -> None:
     meter = Meter()
     logging.disable()
     torch.set_num_threads(os.cpu_count() or 1)
-    images = load()
+    samples = load(workload)
     model = network(workload.network, options.seed)
     trainer = Trainer(model, workload.clients)
     trainer.setup_dataset(
         Clients(
-            torch.from_numpy(images.x),
-            torch.from_numpy(images.y),
-            partition(workload, images.y, options.seed),
+            torch.from_numpy(samples.x),
+            torch.from_numpy(samples.y),
+            partition(workload, samples.y, options.seed),
         )
     )
     trainer.setup_optim(workload.epochs, workload.batch, workload.rate)
-    tests = torch.from_numpy(images.x_test), torch.from_numpy(images.y_test)
+    tests = torch.from_numpy(samples.x_test), torch.from_numpy(samples.y_test)
     pipeline = Pipeline(Handler(model, workload, options), trainer, meter, workload, *tests)
     meter.start()
     pipeline.main()

@@ -19,11 +19,12 @@ app = ClientApp()
 def prepare(name: str, seed: int) -> tuple[Tensor, Tensor, list[Tensor], nn.Module]:
     """Data and model, once per worker process."""
     torch.set_num_threads(1)
-    workload, images = WORKLOADS[name], load()
-    parts = [torch.from_numpy(part) for part in partition(workload, images.y, seed)]
+    workload = WORKLOADS[name]
+    samples = load(workload)
+    parts = [torch.from_numpy(part) for part in partition(workload, samples.y, seed)]
     return (
-        torch.from_numpy(images.x),
-        torch.from_numpy(images.y),
+        torch.from_numpy(samples.x),
+        torch.from_numpy(samples.y),
         parts,
         network(workload.network, seed),
     )

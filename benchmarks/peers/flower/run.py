@@ -46,9 +46,9 @@ def main() -> None:
     """Runs the workload and prints its line."""
     workload, options = arguments(("ray",))
     meter = Meter()
-    images = load()
-    x_test, y_test = torch.from_numpy(images.x_test), torch.from_numpy(images.y_test)
-    sizes = [len(part) for part in partition(workload, images.y, options.seed)]
+    samples = load(workload)
+    x_test, y_test = torch.from_numpy(samples.x_test), torch.from_numpy(samples.y_test)
+    sizes = [len(part) for part in partition(workload, samples.y, options.seed)]
     model = network(workload.network, options.seed)
     strategy = FixedCohorts(workload, options)
     accuracies = []

@@ -53,9 +53,11 @@ def simulate(workload: Workload, options: Namespace, meter: Meter) -> float:
     from networks import count_correct, network
 
     torch.set_num_threads(1 if options.variant == "processes" else CORES)
-    images = load()
-    x, y, x_test, y_test = map(torch.from_numpy, (images.x, images.y, images.x_test, images.y_test))
-    parts = [torch.from_numpy(part) for part in partition(workload, images.y, options.seed)]
+    samples = load(workload)
+    x, y, x_test, y_test = map(
+        torch.from_numpy, (samples.x, samples.y, samples.x_test, samples.y_test)
+    )
+    parts = [torch.from_numpy(part) for part in partition(workload, samples.y, options.seed)]
     chosen = cohorts(workload, options.rounds, options.seed)
     sizes = {client: len(part) for client, part in enumerate(parts)}
 

@@ -15,16 +15,21 @@ from equipoise.cli import (
     audit,
     cluster,
     compare,
+    contribution,
     data,
     export,
     listing,
+    member,
     methods,
     models,
+    network,
     predict,
     report,
     resume,
     run,
+    server,
     show,
+    site,
     study,
     table,
     watch,
@@ -75,6 +80,7 @@ def _options(
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("compare")(compare.compare)
+app.command("contribution")(contribution.contribution)
 app.command("study")(study.study)
 app.command("report")(report.report)
 app.command("watch")(watch.watch)
@@ -89,6 +95,10 @@ app.command("metrics")(listing.metrics)
 app.command("losses")(listing.losses)
 app.add_typer(data.app, name="data")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(network.app, name="network")
+app.add_typer(server.app, name="server")
+app.add_typer(site.app, name="site")
+app.add_typer(member.app, name="member")
 
 
 def main() -> None:

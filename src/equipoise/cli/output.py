@@ -76,6 +76,8 @@ def plain(value: Any) -> Any:
     """Return data with None in place of numbers that JSON cannot hold."""
     if isinstance(value, dict):
         return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [plain(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

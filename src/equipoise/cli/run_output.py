@@ -18,13 +18,20 @@ from equipoise.metrics import Metric
 from equipoise.metrics.gains import Gain
 from equipoise.runs import MetricResult, ModelResult, Run, RunResult, read_result
 from equipoise.runs.baseline import find_baseline
-from equipoise.runs.clinical import TITLES, interval_notes, missing_histograms
+from equipoise.runs.clinical import (
+    TITLES,
+    classes_with_curves,
+    interval_notes,
+    missing_histograms,
+)
+from equipoise.runs.groups import cell_rows, gap_rows, sentence
 from equipoise.runs.notes import notes
 from equipoise.runs.summary import gain_counts, gain_notes, std_without_noise, summarise
 
 MOST_LISTED = 50  # clients that a terminal shows; of more, those at both ends
 AT_EACH_END = 10
 MOST_CLINICAL = 20
+MOST_CELLS = 40  # groups at sites that a terminal shows
 QUANTILES = (1, 10, 25, 50, 75, 90, 99)  # in per cent
 
 
@@ -70,6 +77,7 @@ def show(result: RunResult, model: str | None = None, metric: str | None = None)
     _show_averages(result, scores)
     _show_other_metrics(result, served, scores.metric)
     _show_clinical(served, scores.values if result.main_split == "test" else ())
+    _show_groups(result, served)
     _show_gains(result, scores)
 
 
@@ -88,6 +96,13 @@ def _show_head(result: RunResult) -> None:
     )
     if result.outdated:
         say(f"outdated: {result.outdated}; run it anew for numbers of this version", wrap=False)
+    left = result.config["data"].get("without", ())
+    if left:
+        say(
+            f"without {', '.join(left)}, as if they had never joined; digest of the result: "
+            f"{result.digest}",
+            wrap=False,
+        )
     if result.rejected:
         say(f"{result.rejected} replies did not count")
 
@@ -225,6 +240,28 @@ def _show_clinical(served: ModelResult, clients: Collection[str]) -> None:
     missing = missing_histograms(clients, values)
     if missing:
         say(missing)
+
+
+def _show_groups(result: RunResult, served: ModelResult) -> None:
+    """Print the results by site and group, and the gaps between groups."""
+    report = served.groups
+    if report is None:
+        return
+    header, rows = cell_rows(report, with_intervals=False)
+    title = (
+        f"by site and group; in %, with exact 95 % intervals, at a score of {report.threshold} %"
+    )
+    output.table(header, rows[:MOST_CELLS], title)
+    if len(rows) > MOST_CELLS:
+        say(f"the first {MOST_CELLS} of {len(rows):,} groups")
+    say(f"all groups, with all intervals: equipoise table {result.folder} --groups", wrap=False)
+    header, rows = gap_rows(report)
+    if rows:
+        title = "gaps between groups in percentage points, with intervals of at least 95 %"
+        output.table(header, rows[-MOST_CELLS:], title)
+    for note in report.notes:
+        say(note)
+    say(sentence(report, classes_with_curves(result.task)[-1][1]))
 
 
 def _show_gains(result: RunResult, scores: MetricResult) -> None:

@@ -150,6 +150,12 @@ def explanation(comparison: Comparison) -> list[str]:
             "majority class: the accuracy of always predicting the most frequent class of a "
             "client's test data"
         )
+    if "worst_group" in comparison.columns:
+        lines.append(
+            "worst group: the lowest accuracy of a group at a site; gaps: the largest difference "
+            "between two groups of all sites together, in selection rate (parity), sensitivity "
+            "(opportunity), sensitivity or false positive rate (odds) and accuracy"
+        )
     for partition in comparison.partitions:
         for method, sentence in comparison.not_converged(partition).items():
             lines.append(f"{RISING} {method} on {partition}: {sentence}")

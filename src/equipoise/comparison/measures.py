@@ -12,6 +12,8 @@ CLIENT_SECONDS = ("seconds_per_client", "seconds_per_client_std")
 COST = ("megabytes", "seconds", *CLIENT_SECONDS)  # the same for every metric
 # measured if evaluation.distances is set
 DISTANCES = ("d_cos", "d_man", "embedding_angle", "embedding_manhattan")
+# by group of samples (data.groups)
+BY_SAMPLE_GROUP = ("worst_group", "parity_gap", "opportunity_gap", "odds_gap", "accuracy_gap")
 # columns on request; CSV and JSON always have them
 OPTIONAL = (
     "best",
@@ -23,6 +25,7 @@ OPTIONAL = (
     "speed_up",
     *DISTANCES,
     *CLIENT_SECONDS,
+    *BY_SAMPLE_GROUP,
 )
 EXTREMES = ("worst", "best", "worst_change", "p10_change", "p90_change")  # over clients
 NO_TARGET = "no target was named; --target 0.8, say"
@@ -73,14 +76,28 @@ def is_of_group(name: str) -> bool:
     return bool(bracket) and name.endswith("]") and measure in BY_GROUP
 
 
-def measures(metric: Metric, groups: Sequence[str] = ()) -> dict[str, Measure]:
+_SAMPLE_GROUP_MEASURES = {
+    "worst_group": Measure("worst group", scale=100.0),
+    "parity_gap": Measure("parity gap", lower=True, scale=100.0),
+    "opportunity_gap": Measure("opportunity gap", lower=True, scale=100.0),
+    "odds_gap": Measure("odds gap", lower=True, scale=100.0),
+    "accuracy_gap": Measure("accuracy gap", lower=True, scale=100.0),
+}
+
+
+def measures(
+    metric: Metric, groups: Sequence[str] = (), sample_groups: bool = False
+) -> dict[str, Measure]:
     """Return name -> column of a table about a metric.
 
     Args:
         metric: The metric.
         groups: Groups of clients that have columns of their own.
+        sample_groups: True if results by group of samples are known.
     """
     columns = _measures(metric)
+    if sample_groups:
+        columns |= _SAMPLE_GROUP_MEASURES
     for name in BY_GROUP:
         for group in groups:
             title = f"{columns[name].title}, {group}"

@@ -18,7 +18,13 @@ from equipoise.comparison.entries import (
     read_runs,
 )
 from equipoise.comparison.executor import Progress, cores, execute
-from equipoise.comparison.measures import DISTANCES, OPTIONAL, RANKED, is_of_group
+from equipoise.comparison.measures import (
+    BY_SAMPLE_GROUP,
+    DISTANCES,
+    OPTIONAL,
+    RANKED,
+    is_of_group,
+)
 from equipoise.comparison.plan import (
     VALIDATION,
     Cell,
@@ -150,6 +156,10 @@ def compare(
     )
     imports = base.imports if isinstance(base, Experiment) else permitted(base, allow_imports)
     table.check_columns()
+    if set(table.measures) & set(BY_SAMPLE_GROUP) and not as_config(base)["data"].get("groups"):
+        raise ValueError(
+            "measures by group need data.groups, such as [sex]; add it, or leave the measures out"
+        )
     if set(table.measures) & set(DISTANCES):
         base = with_settings(as_config(base), {"evaluation.distances": True})
     lists = {name: settings[name] for name in LISTS}

@@ -13,6 +13,7 @@ from typing import Any
 
 from equipoise.comparison.entries import FORMAT, RESULT, Entry, damaged, open_comparison, open_runs
 from equipoise.comparison.measures import (
+    BY_SAMPLE_GROUP,
     COST,
     DISTANCES,
     EXTREMES,
@@ -98,7 +99,13 @@ class Comparison:
     @property
     def measures(self) -> dict[str, Measure]:
         """Name -> measure, of all that there are."""
-        return measures(self.metric, self.groups)
+        return measures(self.metric, self.groups, self._has_sample_groups)
+
+    @property
+    def _has_sample_groups(self) -> bool:
+        """True if a run has results by group of samples."""
+        runs = [entry.run for entry in self.entries]
+        return any(run.models[run.main_model].groups is not None for run in runs)
 
     @cached_property
     def groups(self) -> list[str]:
@@ -108,7 +115,7 @@ class Comparison:
     @property
     def columns(self) -> dict[str, Measure]:
         """Name -> measure, of those that the table shows; CSV and JSON have all."""
-        hidden = set(OPTIONAL)
+        hidden = set(OPTIONAL) - set(BY_SAMPLE_GROUP)
         for name in self.measures:
             is_default = name.startswith("average[") and len(self.groups) <= MOST_GROUPS
             if is_of_group(name) and not is_default:
@@ -184,7 +191,7 @@ class Comparison:
         rows = list(self.own_rows)
         for metric in self.metrics[1:]:
             for row in self.with_metric(metric).own_rows:
-                if row["measure"] not in (*COST, *DISTANCES):
+                if row["measure"] not in (*COST, *DISTANCES, *BY_SAMPLE_GROUP):
                     rows.append(row)
         return rows
 

@@ -16,6 +16,7 @@ from pydantic import (
 from equipoise.data.agreement import check_complete, check_scaling
 from equipoise.data.arrays.pixels import is_window
 from equipoise.data.arrays.transforms import NORMALISATIONS, augmentation
+from equipoise.data.group_columns import read_columns
 from equipoise.data.schema import Schema, schema_from
 from equipoise.data.sets.synthetic import NAME as SYNTHETIC
 from equipoise.data.sets.synthetic import Synthetic
@@ -122,6 +123,16 @@ class DataConfig(Settings):
     categorical: tuple[str, ...] = Field(
         (), description="columns of a table whose numbers are categories"
     )
+    groups: dict[str, tuple[float, ...]] = Field(
+        {},
+        description="columns of a table by which results are reported, and the edges of bins for "
+        "numbers: [sex, age: [0, 50, 65, 120]]; they need not be inputs",
+    )
+    without: tuple[str, ...] = Field(
+        (),
+        description="sites that are left out as if they had never joined: nothing is taken from "
+        "their rows",
+    )
     apart: bool = Field(
         False,
         description="every site prepares its rows alone, by a schema on which all agree: it draws "
@@ -169,6 +180,11 @@ class DataConfig(Settings):
     @classmethod
     def _schema(cls, value: Any) -> Schema | None:
         return schema_from(value)
+
+    @field_validator("groups", mode="before")
+    @classmethod
+    def _group_columns(cls, value: Any) -> Any:
+        return read_columns(value)
 
     @field_validator("name")
     @classmethod

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -46,6 +47,8 @@ class Dataset:
         keeps_parts: True for a user's own split: its test part is never trained on unless
             `pool: all` is set.
         pixel_kinds: The kinds of pixels of image files, such as 8-bit.
+        attributes: Columns with one cell per sample that need not be inputs, by name; samples can
+            be grouped by them (`data.groups`).
     """
 
     name: str
@@ -63,6 +66,7 @@ class Dataset:
     schema: Schema | None = None
     keeps_parts: bool = False
     pixel_kinds: tuple[str, ...] = ()
+    attributes: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         # Samples are never shown, since errors and logs may hold this text.
@@ -83,11 +87,10 @@ class Dataset:
 
     def _check_lengths(self) -> None:
         samples = len(self.x)
-        for noun, values in (
-            ("labels", self.y),
-            ("split marks", self.part),
-            ("site marks", self.site),
-        ):
+        counted = [("labels", self.y), ("split marks", self.part), ("site marks", self.site)]
+        for name, cells in self.attributes.items():
+            counted.append((f"cells of the attribute {name}", cells))
+        for noun, values in counted:
             if values is not None and len(values) != samples:
                 raise ValueError(
                     f"data set {self.name}: {samples} samples but {len(values)} {noun}; "

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.data.groups import Groups
 from equipoise.task import Task
 
 OWN_KEYS = ("clients", "pixel_kinds")  # of a recipe, which clients have of their own
@@ -162,6 +163,7 @@ class Federation:
         source: The row of the data set from which each row of x was made.
         held_out: Positions of the server's validation samples that belong to no client; empty
             unless `data.server_validation` is set.
+        groups: The groups of each row of x; None unless `data.groups` is set.
     """
 
     name: str
@@ -178,6 +180,7 @@ class Federation:
     recipe: dict[str, Any] = field(default_factory=dict)
     source: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     held_out: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    groups: Groups | None = None
 
     @property
     def server_validation(self) -> np.ndarray:
@@ -227,7 +230,14 @@ def join_federations(
         metadata=first.metadata,
         recipe=_joined_recipe(federations),
         source=np.concatenate(sources),
+        groups=_joined_groups(federations),
     )
+
+
+def _joined_groups(federations: Sequence[Federation]) -> Groups | None:
+    """Return the groups of all rows; None if clients have none."""
+    parts = [federation.groups for federation in federations if federation.groups is not None]
+    return Groups.joined(parts) if parts else None
 
 
 def _check_alike(first: Federation, other: Federation) -> None:

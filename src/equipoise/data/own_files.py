@@ -6,7 +6,7 @@ and a site on its own machine have the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,9 +28,10 @@ from equipoise.data.tables.sites import (
     Sites,
     read_own_table,
     site_files,
+    without_sites,
 )
 from equipoise.data.tables.survival_target import with_survival_target
-from equipoise.data.tables.table_dataset import chosen_label, dataset_from_sites
+from equipoise.data.tables.table_dataset import chosen_label, dataset_from_sites, join_cells
 from equipoise.validation.names import checked_name, did_you_mean, nearest, quoted
 from equipoise.validation.regular_files import check_regular
 
@@ -169,7 +170,8 @@ def _own_table(config: DataConfig, schema: Schema, site: str, path: Path) -> Dat
             f"{path}: expected the table of site {quoted(site)}, a file ending in "
             f"{', '.join(ENDINGS)}"
         )
-    sites = read_own_table(path, site, schema)
+    groups = tuple(config.groups)
+    sites = read_own_table(path, site, schema, groups)
     is_table = not sites.arrays or sites.tables[site]["x"].ndim == 2
     if is_table and not schema.columns:
         raise ValueError(
@@ -180,7 +182,7 @@ def _own_table(config: DataConfig, schema: Schema, site: str, path: Path) -> Dat
         _check_label(sites, schema, site)
     if schema.predicts == "survival" and schema.label is not None and schema.event is not None:
         sites = with_survival_target(sites, schema.label, schema.event)
-    dataset = dataset_from_sites(sites, schema=schema, agreed=True)
+    dataset = dataset_from_sites(sites, schema=schema, agreed=True, groups=groups)
     if sites.arrays and is_table:
         dataset = _with_note_on_columns(dataset, schema, site, sites.tables[site]["x"].shape[1])
     return dataset
@@ -271,6 +273,7 @@ def of_site(dataset: Dataset, site: str) -> Dataset:
         part=part,
         site=np.zeros(len(rows), np.int64),
         site_names=(site,),
+        attributes={name: cells[rows] for name, cells in dataset.attributes.items()},
     )
     return own
 
@@ -305,7 +308,48 @@ def joined(name: str, datasets: Mapping[str, Dataset]) -> Dataset:
         site_names=tuple(datasets),
         notes=tuple(notes),
         pixel_kinds=tuple(sorted(kinds)),
+        attributes=_joined_attributes(every),
     )
+
+
+def of_remaining_sites(dataset: Dataset, without: Sequence[str]) -> Dataset:
+    """Return a data set without the samples of some sites, as if there were none.
+
+    Args:
+        dataset: The data set.
+        without: The sites that are left out.
+
+    Raises:
+        ValueError: If it has no such sites, or none remains.
+    """
+    if not without:
+        return dataset
+    if dataset.site is None:
+        raise ValueError(
+            f"data.without: expected data with sites, got {dataset.name}, which has none; "
+            "leave it out"
+        )
+    remaining = without_sites(dataset.site_names, without)
+    position = {site: index for index, site in enumerate(remaining)}
+    codes = np.array([position.get(site, -1) for site in dataset.site_names])[dataset.site]
+    rows = np.flatnonzero(codes >= 0)
+    return replace(
+        dataset,
+        x=dataset.x[rows],
+        y=dataset.y[rows],
+        part=None if dataset.part is None else dataset.part[rows],
+        site=codes[rows],
+        site_names=tuple(remaining),
+        attributes={name: cells[rows] for name, cells in dataset.attributes.items()},
+    )
+
+
+def _joined_attributes(datasets: Sequence[Dataset]) -> dict[str, np.ndarray]:
+    """Return the attributes of all sites' samples, one site after the other."""
+    result = {}
+    for name in datasets[0].attributes:
+        result[name] = join_cells([dataset.attributes[name] for dataset in datasets])
+    return result
 
 
 def _check_alike(first: Dataset, dataset: Dataset, site: str) -> None:

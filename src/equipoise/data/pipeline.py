@@ -13,6 +13,7 @@ from equipoise.data.arrays.transforms import resized
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import TEST, TRAIN, VALIDATION, Dataset
 from equipoise.data.federation import DataSplit, Federation, Parts, join_federations
+from equipoise.data.groups import groups_of
 from equipoise.data.partitions import Partition, Pool, parse, partition_pool
 from equipoise.data.preparation import prepare
 from equipoise.data.schema import Schema
@@ -179,6 +180,7 @@ def _federate(
         client: The only client, if its data are prepared alone: it draws from its own stream.
     """
     dataset = dataset.as_task(_task(config)).with_intervals(_intervals(config))
+    sample_groups = groups_of(dataset, config.groups)  # before a schema removes columns
     config = with_own_split(config, dataset)
     dataset = _resized(dataset, config.image_size)
     dataset = _with_latest_events(dataset, config.events)
@@ -197,7 +199,15 @@ def _federate(
     if client is not None:
         _refuse_without_training(client, data_split)
     metadata = _metadata(dataset, partition, data_split, groups, pool)
-    return prepare(dataset, config, partition.ids, data_split, metadata)
+    federation = prepare(dataset, config, partition.ids, data_split, metadata)
+    if sample_groups is None:
+        return federation
+    edges = {column: list(own) for column, own in config.groups.items()}
+    return replace(
+        federation,
+        groups=sample_groups.rows(federation.source),
+        recipe={**federation.recipe, "groups": edges},
+    )
 
 
 def _task(config: DataConfig) -> str | None:
@@ -289,39 +299,55 @@ def load_with_tables(
         ValueError: If the data cannot be read.
     """
     from equipoise.data import sets
+    from equipoise.data.own_files import of_remaining_sites
     from equipoise.data.patients.records import is_patients
 
     path = Path(config.name)
     if dataset is not None:
         _refuse_window(config)
-        return LoadedData(dataset)
+        return LoadedData(of_remaining_sites(dataset, config.without))
     if config.apart and config.synthetic is None and is_user_path(config):
         return LoadedData(_load_apart(config))
+    if config.without and is_user_path(config) and not _are_tables(path):
+        raise ValueError(
+            f"data.without: expected tables, got {path}, whose sizes or codes follow from all "
+            "sites; set data.apart with a schema, or move the files of the site elsewhere"
+        )
     if config.synthetic is None and is_user_path(config) and is_image_folder(path):
         return LoadedData(_load_images(config))
     _refuse_window(config)
     if config.synthetic is not None:
-        return LoadedData(sets.synthetic.load(config.synthetic))
+        synthetic = sets.synthetic.load(config.synthetic)
+        return LoadedData(of_remaining_sites(synthetic, config.without))
     if is_code(config) or not is_user_path(config):
-        return LoadedData(sets.load(config.name, imports))
+        loaded = sets.load(config.name, imports)
+        return LoadedData(of_remaining_sites(loaded, config.without))
     check_regular(path)
     if is_patients(path):
         return LoadedData(_load_patients(config, own_site))
     return _load_tables(config, own_site)
 
 
+def _are_tables(path: Path) -> bool:
+    from equipoise.data.patients.records import is_patients
+
+    return not is_patients(path) and not is_image_folder(path)
+
+
 def _load_apart(config: DataConfig) -> Dataset:
     """Read the files of every site alone, by the agreed schema, and join the rows."""
     from equipoise.data.own_files import joined, own_files, read_own
+    from equipoise.data.tables.sites import without_sites
 
     path = Path(config.name)
+    files = own_files(path)
     datasets = {}
-    for site, own in own_files(path).items():
-        datasets[site] = read_own(config, site, own)
+    for site in without_sites(list(files), config.without):
+        datasets[site] = read_own(config, site, files[site])
     if config.schema is not None:
-        unknown = [site for site in config.schema.sites if site not in datasets]
+        unknown = [site for site in config.schema.sites if site not in files]
         if unknown:
-            raise nearest("site under `sites` of the schema", unknown[0], list(datasets))
+            raise nearest("site under `sites` of the schema", unknown[0], list(files))
     return joined(path.stem, datasets)
 
 
@@ -351,8 +377,9 @@ def _load_patients(config: DataConfig, own_site: str | None) -> Dataset:
 def _load_tables(config: DataConfig, own_site: str | None) -> LoadedData:
     from equipoise.data.tables.user_tables import dataset_of_tables, read_user_tables
 
-    sites = read_user_tables(Path(config.name), config, own_site)
-    dataset = dataset_of_tables(sites, config)
+    groups = tuple(config.groups)
+    sites = read_user_tables(Path(config.name), config, own_site, groups, config.without)
+    dataset = dataset_of_tables(sites, config, groups)
     return LoadedData(dataset, None if sites.arrays else sites)
 
 

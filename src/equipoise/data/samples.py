@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise.data.federation import Federation
+from equipoise.data.groups import Groups
 
 # Fixed, so that batch boundaries of evaluation, selection and cached logits follow from the data.
 EVALUATION_BATCH = 256
@@ -24,11 +25,13 @@ class Samples:
 
     Attributes:
         index: The positions of the samples in the federation.
+        groups: The groups of these samples; None unless `data.groups` is set.
     """
 
     index: Tensor
     _x: Callable[[Tensor], Tensor]  # positions among these samples -> inputs
     _y: Callable[[Tensor], Tensor]  # positions among these samples -> labels
+    groups: Groups | None = None
 
     @classmethod
     def of(cls, federation: Federation, index: np.ndarray) -> Samples:
@@ -40,6 +43,7 @@ class Samples:
             rows.clone(),
             lambda positions: x.index_select(0, rows[positions]),
             lambda positions: y.index_select(0, rows[positions]),
+            None if federation.groups is None else federation.groups.rows(rows.numpy()),
         )
 
     def __len__(self) -> int:
@@ -67,6 +71,7 @@ class Samples:
             self.index[positions],
             lambda chosen: x(positions[chosen]),
             lambda chosen: y(positions[chosen]),
+            None if self.groups is None else self.groups.rows(positions.numpy()),
         )
 
     def with_(self, others: Samples) -> Samples:
@@ -75,12 +80,20 @@ class Samples:
             torch.cat([self.index, others.index]),
             _followed_by(len(self), self._x, others._x),
             _followed_by(len(self), self._y, others._y),
+            _chained(self.groups, others.groups),
         )
 
     def chunks(self) -> Iterator[Tensor]:
         """Yield the positions of all samples in order, in batches of a fixed size."""
         if len(self):
             yield from torch.split(torch.arange(len(self)), EVALUATION_BATCH)
+
+
+def _chained(first: Groups | None, second: Groups | None) -> Groups | None:
+    """Return the groups of samples of one federation, followed by those of others."""
+    if first is None or second is None:
+        return None
+    return Groups(first.columns, first.names, np.concatenate([first.codes, second.codes]))
 
 
 def _followed_by(

@@ -111,7 +111,7 @@ def round_failed(
         rejected: The replies that did not count: attempt, exchange, client, reason.
         reason: The reason why the last attempt was aborted.
     """
-    remedy = f"then `equipoise resume {store.folder}`"
+    remedy = f"then {store.resume_command()}"
     advice = f"lower participation.floor, raise participation.tries, or ask more clients; {remedy}"
     for refused_in, _, client, refusal in rejected:
         if refused_in == attempt:

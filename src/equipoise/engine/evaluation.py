@@ -20,7 +20,7 @@ from equipoise.experiment import Evaluation
 from equipoise.method import Method
 from equipoise.metrics import Metric, parameter_distances, registry
 from equipoise.records import Down, State
-from equipoise.runtime import client_histograms
+from equipoise.runtime import client_histograms, group_histograms
 from equipoise.runtime.client_evaluation import clinical_values, score
 from equipoise.runtime.evaluation_messages import (
     EvaluateModels,
@@ -86,6 +86,8 @@ class Evaluator:
         counts: Histograms of scores as (client, model, split, table).
         clinical: Clinical measures as (client, model, split, metric, value).
         majority: The share of the most frequent class as (client, split, share).
+        group_columns: The columns by which samples are grouped.
+        group_counts: Histograms by group as (client, model, split, column, group, table).
         failures: The clients that did not evaluate, with the reason. A client that fails in one
             request receives no other, and none of its values count.
     """
@@ -103,6 +105,8 @@ class Evaluator:
     clinical: list[Row] = field(default_factory=list)
     majority: list[tuple[str, str, float]] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    group_columns: Mapping[str, Any] = field(default_factory=dict)
+    group_counts: list[tuple[str, str, str, str, str, Tensor]] = field(default_factory=list)
 
     def record(
         self,
@@ -139,6 +143,10 @@ class Evaluator:
         for table in self.counts:
             if table[0] not in self.failures:
                 record.curves += client_histograms.rows(*table)
+        for client, model, split, column, group, counts in self.group_counts:
+            if client not in self.failures:
+                key = (client, model, split, column, group)
+                record.group_curves += client_histograms.bins_of(key, counts)
         self._record_failures(record)
         record.seconds["evaluation"] = time.perf_counter() - began
 
@@ -281,7 +289,8 @@ class Evaluator:
 
     def _order(self, client: str, down: Down, splits: list[str], same: bool) -> EvaluateModels:
         curves = self._sends_histograms(client)
-        return EvaluateModels(down, splits, list(self.metrics), same, self.ending, curves)
+        groups = self.settings.group_minimum if curves and self.group_columns else 0
+        return EvaluateModels(down, splits, list(self.metrics), same, self.ending, curves, groups)
 
     def _sends_histograms(self, client: str) -> bool:
         return self.ending and self.settings.curves and client not in self.settings.no_curves
@@ -296,6 +305,7 @@ class Evaluator:
                 raise _InvalidAnswer(f"counts of scores: {wrong or 'they were not requested'}")
             self.counts.append((client, model, self._tested, table))
         self._take_clinical(client, answer)
+        self._take_groups(client, answer)
 
     @property
     def _tested(self) -> str:
@@ -313,6 +323,26 @@ class Evaluator:
                 (client, model, self._tested, name, value) for name, value in values.items()
             ]
 
+    def _take_groups(self, client: str, answer: ModelsEvaluated) -> None:
+        """Take the histograms of groups, of the models whose whole histograms came with them."""
+        groups = answer.groups
+        if not groups.cells and not groups.tables:
+            return
+        fewest = self.settings.group_minimum
+        wrong = group_histograms.fault(groups, self.group_columns, self.server.task, fewest)
+        if not groups.tables.keys() <= answer.curves.keys():
+            wrong = "models without a histogram of all samples"
+        if wrong is not None:
+            raise _InvalidAnswer(f"counts of groups: {wrong}")
+        for model, tables in groups.tables.items():
+            self._keep_groups(client, model, groups.cells, tables)
+
+    def _keep_groups(
+        self, client: str, model: str, cells: Sequence[Sequence[str]], tables: Tensor
+    ) -> None:
+        for (column, group), table in zip(cells, tables, strict=True):
+            self.group_counts.append((client, model, self._tested, column, group, table))
+
     def _evaluate_common(
         self, downs: Mapping[str, Down], names: Sequence[str], samples: Samples
     ) -> list[Row]:
@@ -327,7 +357,7 @@ class Evaluator:
             values = score(task, logits, y, self.metrics.values())
             rows += [(SHARED, name, "shared", metric, value) for metric, value in values.items()]
             if self._sends_histograms(SHARED):
-                self._count_shared(name, logits, y)
+                self._count_shared(name, logits, samples)
         if self.ending and task.classifies and len(y):
             self.majority.append((SHARED, "shared", client_histograms.majority(y)))
         return rows
@@ -375,8 +405,9 @@ class Evaluator:
                 return self.server.predict(self.server.load(reply.up.model), samples)
         return None
 
-    def _count_shared(self, name: str, logits: Tensor, y: Tensor) -> None:
-        """Keep histogram and clinical measures of a common model on the shared test set."""
+    def _count_shared(self, name: str, logits: Tensor, samples: Samples) -> None:
+        """Keep histograms and clinical measures of a common model on the shared test set."""
+        y = samples.y
         tables = client_histograms.of(self.server.task, logits, y, name)
         for model, table in tables.items():
             self.counts.append((SHARED, model, "shared", table))
@@ -384,6 +415,11 @@ class Evaluator:
             values = clinical_values(self.server.task, logits, y, self.metrics)
             for metric, value in values.items():
                 self.clinical.append((SHARED, name, "shared", metric, value))
+            cells = group_histograms.sent_cells(samples.groups, self.settings.group_minimum)
+            if cells:
+                names = [[cell.column, cell.group] for cell in cells]
+                by_group = group_histograms.counted(logits, y, cells)
+                self._keep_groups(SHARED, name, names, by_group)
 
     def distances(
         self, models: Mapping[str, Tree], state: State

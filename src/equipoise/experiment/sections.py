@@ -179,6 +179,20 @@ class Evaluation(Section):
         description="clients that send no counts of scores; a site may also set "
         "EQUIPOISE_CURVES=no",
     )
+    group_minimum: int = Field(
+        10,
+        ge=2,
+        le=1_000_000,
+        description="test samples below which a client withholds a group of `data.groups`; a site "
+        "may set a larger EQUIPOISE_GROUP_MINIMUM",
+    )
+    threshold: int = Field(
+        50,
+        ge=1,
+        le=99,
+        description="the score in whole per cent from which on the second of two classes counts "
+        "as predicted, in results by group",
+    )
     distances: bool = Field(
         False,
         description="angle and Manhattan distance between each client's model and the new global "

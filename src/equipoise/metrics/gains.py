@@ -146,7 +146,7 @@ def gain_in(metric: str, alone: float, together: float, total: int) -> Gain | No
 def _of_pairs(gained: int, lost: int, total: int, level: float) -> Gain:
     value = (gained - lost) / total
     (low_gained, high_gained), (low_lost, high_lost) = (
-        _clopper_pearson(count, total, level) for count in (gained, lost)
+        clopper_pearson(count, total, level) for count in (gained, lost)
     )
     # A sample cannot be gained and lost, so the two shares vary against each other.
     free = (total - gained) * (total - lost)
@@ -193,7 +193,14 @@ def _agreeing(gain: Gain, level: float) -> Gain:
     return Gain(gain.value, low, high, gain.p)
 
 
-def _clopper_pearson(count: int, total: int, level: float) -> tuple[float, float]:
+def clopper_pearson(count: int, total: int, level: float) -> tuple[float, float]:
+    """Return the exact interval of a share: it covers the truth at least as often as the level.
+
+    Args:
+        count: The number of samples that have something.
+        total: The number of all samples, at least 1.
+        level: The level, such as 0.95.
+    """
     from scipy.special import betaincinv
 
     tail = (1 - level) / 2

@@ -16,7 +16,7 @@ from equipoise.comparison.entries import Entry
 from equipoise.comparison.measures import Measure
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
-from equipoise.report import clinical, drawing, pictures
+from equipoise.report import clinical, drawing, groups, pictures
 from equipoise.report.cards import (
     Card,
     cards,
@@ -170,7 +170,7 @@ def _page_of_one(content: _Content) -> dict[str, Any]:
     result = entry.run
     metric = result.main.metric
     listed = extremes(content.cards)
-    tables = clinical.tables_of(result)
+    tables = [*clinical.tables_of(result), *groups.tables_of(result)]
     if len(result.metrics) > 1:
         tables.insert(0, metrics_of_one(result, [card.client for card in listed]))
     return {
@@ -179,6 +179,7 @@ def _page_of_one(content: _Content) -> dict[str, Any]:
         "remarks": [
             quantile_sentence(content.cards, metric),
             significance_sentence(content.cards, metric),
+            groups.finding(result),
             *(f"{note[0].upper()}{note[1:]}." for note in notes(result)),
             _best_round(result),
             _unfinished(result),
@@ -330,7 +331,7 @@ def _unfinished(result: RunResult) -> str:
         return f"These numbers are not final: the run is in progress ({progress})."
     return (
         "These numbers are not final: the run was stopped; "
-        f"`equipoise resume {result.folder}` completes it ({progress})."
+        f"{result.resume_command} completes it ({progress})."
     )
 
 
@@ -368,7 +369,9 @@ def _file_part(label: str) -> str:
 
 
 def _is_of_one_method(name: str) -> bool:
-    return name.startswith(("heatmap-", "weights-", "contributions_", "roc", "calibration"))
+    return name.startswith(
+        ("heatmap-", "weights-", "contributions_", "roc", "calibration", "groups")
+    )
 
 
 def _belongs_to(name: str, method: str, methods: Sequence[str]) -> bool:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.table import Comparison
 from equipoise.metrics import Metric, UndefinedMetric, collaborative_fairness
-from equipoise.report import clinical, figures, survival
+from equipoise.report import clinical, figures, groups, survival
 from equipoise.report.cards import Card, points, written
 from equipoise.report.tracks import span_of
 from equipoise.runs import RunResult
@@ -267,7 +267,8 @@ def _contribution_picture(
 
 
 def _clinical(result: RunResult) -> dict[str, Picture]:
-    return {name: Picture(*figure) for name, figure in clinical.curves_of(result).items()}
+    drawn = clinical.curves_of(result) | groups.maps_of(result)
+    return {name: Picture(*figure) for name, figure in drawn.items()}
 
 
 def _survival(result: RunResult) -> dict[str, Picture]:

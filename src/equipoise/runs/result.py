@@ -33,7 +33,10 @@ from equipoise.runs.curves import (
     read_history,
     read_weights,
 )
+from equipoise.runs.digests import result_digest
+from equipoise.runs.groups import ALL, CellKey, GroupReport, group_report
 from equipoise.runs.run import Run
+from equipoise.storage.files import resume_command
 from equipoise.storage.store import RunError
 from equipoise.task import Task
 from equipoise.validation.names import nearest
@@ -118,11 +121,13 @@ class ModelResult:
         name: Its name, such as "global", "personal" or "teacher".
         metrics: Name -> result of the metric.
         clinical: Client -> measure -> value with its interval; of runs whose classes are unequal.
+        groups: Results by site and group of samples; None unless `data.groups` is set.
     """
 
     name: str
     metrics: Mapping[str, MetricResult]
     clinical: ByClient = field(default_factory=dict)
+    groups: GroupReport | None = None
 
 
 @dataclass(frozen=True)
@@ -183,6 +188,8 @@ class RunResult:
         varied: Setting -> value, of the setting that a sweep over several runs varies.
         contributions: Name (such as "reputation") -> client -> the last value that the method
             logged of the client's contribution.
+        digest: A digest of all that a finished run learnt and measured at the end.
+        data_at_sites: True if the data are at sites, which are reached over a network.
     """
 
     folder: Path
@@ -212,6 +219,13 @@ class RunResult:
     details: RunDetails | None = None
     varied: Mapping[str, Any] = field(default_factory=dict)
     contributions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    digest: str = ""
+    data_at_sites: bool = False
+
+    @property
+    def resume_command(self) -> str:
+        """The command that resumes the run."""
+        return resume_command(self.folder, self.data_at_sites)
 
     @property
     def is_standalone(self) -> bool:
@@ -405,6 +419,8 @@ class _Reader:
             old_fingerprint=has_old_fingerprint(run),
             details=self._details(models, histograms) if details else None,
             contributions=self._contributions(),
+            digest=result_digest(run) if status == "finished" else "",
+            data_at_sites=run.store.data_at_sites,
         )
 
     def _rejected(self) -> list[str]:
@@ -454,12 +470,25 @@ class _Reader:
         own = [metric for model, metric in measured if model == name]
         for metric in own:
             metrics[metric] = self._metric(metric, name)
+        groups = self._groups(name)
         if not clinical.unequal(histograms):
-            return ModelResult(name, metrics)
+            return ModelResult(name, metrics, groups=groups)
         values = self._clinical(name, own, histograms)
         if name == self.main_model:
             metrics |= self._sent_once(values, own, histograms)
-        return ModelResult(name, metrics, values)
+        return ModelResult(name, metrics, values, groups)
+
+    def _groups(self, model: str) -> GroupReport | None:
+        """Return the results of a model by site and group."""
+        tables = {}
+        for (client, column, group), table in self.run.group_counts(model).items():
+            site = ALL if client == SHARED else client
+            tables[CellKey(site, column, group)] = table
+        evaluation = self.run.config["evaluation"]
+        threshold = evaluation.get("threshold", 50)
+        return group_report(
+            tables, self.run.clients, threshold, evaluation.get("group_minimum", 10)
+        )
 
     def _metric(self, name: str, model: str) -> MetricResult:
         final = self.run.final(name, model)

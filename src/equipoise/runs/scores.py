@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from equipoise.storage.form import damaged
 from equipoise.storage.store import Store
 from equipoise.task import Task
 
+Key = TypeVar("Key", str, tuple[str, str, str])
 _COUNTS = ("positives", "negatives", "found", "mistaken")
 
 
@@ -30,13 +32,9 @@ def read_histograms(store: Store, task: Task, model: str, split: str) -> dict[st
     if not task.classifies:
         return {}
     tables: dict[str, Counts] = {}
-    for row in _rows(store):
-        if row["model"] == model and row["split"] == split:
-            _add_bin(store, tables, row, task.outputs)
-    for client, table in tables.items():
-        reason = score_histograms.fault(table, task.outputs, bins=table.shape[-1])
-        if reason is not None:
-            raise damaged(store.folder, f"counts of scores of client {client!r}: {reason}")
+    for row in _rows(store, "curves", model, split):
+        _add_bin(store, tables, row["client"], row, task.outputs)
+    _check(store, tables, task)
     return tables
 
 
@@ -49,9 +47,7 @@ def read_life_tables(store: Store, task: Task, model: str, split: str) -> dict[s
     tables: dict[str, Counts] = {}
     if not task.survives:
         return tables
-    for row in _rows(store):
-        if row["model"] != model or row["split"] != split:
-            continue
+    for row in _rows(store, "curves", model, split):
         shape = (len(life_tables.GROUPS), 2, life_tables.BINS)
         table = tables.setdefault(row["client"], np.zeros(shape, np.int64))
         group, time = row["class"], row["score"]
@@ -62,21 +58,44 @@ def read_life_tables(store: Store, task: Task, model: str, split: str) -> dict[s
     return tables
 
 
-def _rows(store: Store) -> list[dict[str, Any]]:
-    """Return one row per bin; a run of a format before 4 has none."""
-    known = store.rows("select name from sqlite_master where type = 'table' and name = 'curves'")
-    return store.rows("select * from curves order by rowid") if known else []
+def read_group_histograms(
+    store: Store, task: Task, model: str, split: str
+) -> dict[tuple[str, str, str], Counts]:
+    """Return client, column and group -> histogram of scores; arguments as above."""
+    tables: dict[tuple[str, str, str], Counts] = {}
+    for row in _rows(store, "group_curves", model, split):
+        key = (row["client"], row["attribute"], row["category"])
+        _add_bin(store, tables, key, row, task.outputs)
+    _check(store, tables, task)
+    return tables
 
 
-def _add_bin(store: Store, tables: dict[str, Counts], row: dict[str, Any], classes: int) -> None:
-    """Add one bin to the histogram of its client."""
-    client = row["client"]
+def _check(store: Store, tables: Mapping[Any, Counts], task: Task) -> None:
+    for key, table in tables.items():
+        reason = score_histograms.fault(table, task.outputs, bins=table.shape[-1])
+        if reason is not None:
+            raise damaged(store.folder, f"counts of scores of client {key!r}: {reason}")
+
+
+def _rows(store: Store, table: str, model: str, split: str) -> list[dict[str, Any]]:
+    """Return one row per bin; a run of an older format has none."""
+    known = store.rows("select name from sqlite_master where type = 'table' and name = ?", (table,))
+    if not known:
+        return []
+    rows = store.rows(f"select * from {table} order by rowid")
+    return [row for row in rows if row["model"] == model and row["split"] == split]
+
+
+def _add_bin(
+    store: Store, tables: dict[Key, Counts], key: Key, row: dict[str, Any], classes: int
+) -> None:
+    """Add one bin to the histogram of a client or group."""
     bins = row.get("bins", ROUNDED)
     if bins not in (BINS, ROUNDED):
         raise damaged(store.folder, f"its counts of scores have {bins} bins")
-    table = tables.setdefault(client, np.zeros((classes, 4, bins), np.int64))
+    table = tables.setdefault(key, np.zeros((classes, 4, bins), np.int64))
     if table.shape[-1] != bins:
-        raise damaged(store.folder, f"counts of scores of client {client!r} have two kinds of bins")
+        raise damaged(store.folder, f"counts of scores of client {key!r} have two kinds of bins")
     if not (0 <= row["class"] < classes and 0 <= row["score"] < bins):
         raise damaged(
             store.folder,

@@ -10,6 +10,7 @@ import numpy as np
 
 from equipoise.metrics import accuracy_variance, between_client_variance
 from equipoise.metrics.gains import SIGNIFICANT
+from equipoise.runs.groups import GroupReport
 from equipoise.runs.notes import no_test, notes
 from equipoise.runs.result import MetricResult, RunResult
 
@@ -53,11 +54,14 @@ def summarise(
         "split": result.main_split,
         "rejected replies": result.rejected,
         "outdated": result.outdated,
+        "without": list(result.config["data"].get("without", ())),
+        "digest": result.digest,
         "notes": [*notes(result, metric, model), *gain_notes(result, scores)],
         **_level(scores),
         **_best_round(scores),
         **std_without_noise(result, scores),
         "clinical": _clinical(served.clinical),
+        **_groups(served.groups),
         **gain_counts(result, scores),
         "per client": _rows(result, scores),
     }
@@ -136,6 +140,14 @@ def _clinical(by_client: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     for client, values in by_client.items():
         found[client] = {name: value.as_dict() for name, value in values.items()}
     return found
+
+
+def _groups(report: GroupReport | None) -> dict[str, Any]:
+    """Return the results by site and group; nothing without groups."""
+    if report is None:
+        return {}
+    numbers = {"threshold": report.threshold, **report.aggregates}
+    return {"groups": {**numbers, "rows": list(report.rows()), "notes": list(report.notes)}}
 
 
 def _rows(result: RunResult, scores: MetricResult) -> dict[str, dict[str, Any]]:

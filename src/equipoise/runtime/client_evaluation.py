@@ -17,9 +17,10 @@ from equipoise.metrics import Metric, Statistic, parameter_distances, registry
 from equipoise.metrics.score_histograms import MEASURES
 from equipoise.metrics.survival import Baseline, breslow_baseline, hazard_curves
 from equipoise.models import Model
+from equipoise.models.group_offsets import GroupOffsets
 from equipoise.models.network import Prepared, in_unit
 from equipoise.records import Down, Record, Up
-from equipoise.runtime import client_histograms
+from equipoise.runtime import client_histograms, group_histograms
 from equipoise.runtime.evaluation_messages import (
     CheckState,
     EvaluateModels,
@@ -30,6 +31,7 @@ from equipoise.runtime.evaluation_messages import (
     SendModel,
     ServedModel,
 )
+from equipoise.runtime.group_histograms import GroupCounts
 from equipoise.task import Task
 from equipoise.validation.arrays import Array
 
@@ -207,7 +209,7 @@ def _rows(
         values = score_batches(client.task, _batches(client, model, samples), resolved)
     else:
         if outputs is None:
-            outputs = client.predict(model, samples)
+            outputs = outputs_of(client, model, samples)
         baseline = _baseline(client, model) if any(one.of_curves for one in resolved) else None
         values = score(client.task, outputs, samples.y, resolved, baseline)
     return [
@@ -230,7 +232,15 @@ def _baseline(client: Client, model: Model) -> Baseline | None:
 def _batches(client: Client, model: Model, samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
     for positions in samples.chunks():
         some = samples.some(positions)
-        yield client.predict(model, some), some.y
+        yield outputs_of(client, model, some), some.y
+
+
+def outputs_of(client: Client, model: Model, samples: Samples) -> Tensor:
+    """Return the outputs of a model, with offsets of groups if it has some."""
+    outputs = client.predict(model, samples)
+    if not isinstance(model.net, GroupOffsets) or samples.groups is None:
+        return outputs
+    return model.net.adjusted(outputs, samples.groups.names_of(model.net.column))
 
 
 def _evaluate_models(
@@ -239,7 +249,7 @@ def _evaluate_models(
     """Evaluate the client's models on its own data, and its own models on the shared test set.
 
     At the last evaluation the reply also holds the share of the client's most frequent class and,
-    if the client may send them, histograms of scores and clinical measures.
+    if the client may send them, histograms of scores, also by group, and clinical measures.
     """
     models = served(method, client, request.down)
     common = {name for name, model in models.items() if model.same_for_all and request.alike}
@@ -248,24 +258,36 @@ def _evaluate_models(
     majority: float | None = None
     counts: dict[str, Tensor] = {}
     clinical: dict[str, dict[str, float]] = {}
+    groups = GroupCounts()
     for split in request.splits:
         samples = part(split)
         y = samples.y
         sends_counts = request.curves and split == tested and client_histograms.allowed()
+        cells = _cells(samples, request) if sends_counts else []
         for name, model in models.items():
             if split == "shared" and name in common:
                 continue
-            outputs = client.predict(model.model, samples) if sends_counts else None
+            outputs = outputs_of(client, model.model, samples) if sends_counts else None
             rows += _rows(client, name, split, model.model, samples, request.metrics, outputs)
             if outputs is not None:
                 histogram = client_histograms.of(client.task, outputs, y, name)
                 counts |= histogram
                 if histogram and client.task.classifies:
                     clinical[name] = clinical_values(client.task, outputs, y, request.metrics)
+                if histogram and cells and client.task.classifies:
+                    groups.cells = [[cell.column, cell.group] for cell in cells]
+                    groups.tables[name] = group_histograms.counted(outputs, y, cells)
         if request.ending and split == "test" and client.task.classifies:
             majority = client_histograms.majority(y)
     statements = {name: ServedModel(name in common, model.main) for name, model in models.items()}
-    return ModelsEvaluated(statements, majority, counts, clinical).up(), rows
+    return ModelsEvaluated(statements, majority, counts, clinical, groups).up(), rows
+
+
+def _cells(samples: Samples, request: EvaluateModels) -> list[group_histograms.Cell]:
+    """Return the groups of samples that the client sends; a site may withhold more."""
+    if not request.groups:
+        return []
+    return group_histograms.sent_cells(samples.groups, group_histograms.minimum(request.groups))
 
 
 class NotCommon(ValueError):

@@ -88,6 +88,11 @@ def rows(
 
     Of a life table, the class is the risk group, positives are events and negatives censored.
     """
+    return bins_of((client, model, split), table)
+
+
+def bins_of(key: tuple[str, ...], table: Tensor) -> list[Any]:
+    """Return the bins of a histogram as rows of the store that begin with a key."""
     counts = table.numpy().astype(np.int64)
     if counts.shape[1] == 2:
         counts = np.concatenate([counts, np.zeros_like(counts)], axis=1)
@@ -95,6 +100,5 @@ def rows(
     rows = []
     for label, score in np.argwhere(counts[:, :2].any(1)):
         positives, negatives, true, false = map(int, counts[label, :, score])
-        key = (client, model, split, int(label), int(score))
-        rows.append((*key, positives, negatives, true, false, bins))
+        rows.append((*key, int(label), int(score), positives, negatives, true, false, bins))
     return rows

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from equipoise.records import Down, Record, Up
+from equipoise.runtime.group_histograms import GroupCounts
 from equipoise.tree import Tree
 
 
@@ -50,6 +51,7 @@ class EvaluateModels(EvaluationRequest):
     alike: bool  # all clients receive the same
     ending: bool = False  # this is the last evaluation of the run
     curves: bool = False  # send histograms of scores
+    groups: int = 0  # with them, send groups of at least so many samples; 0: no groups
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class ModelsEvaluated:
     curves: dict[str, Tensor] = field(default_factory=dict)  # model -> histogram of scores
     # model -> clinical measures of the scores themselves
     clinical: dict[str, dict[str, float]] = field(default_factory=dict)
+    groups: GroupCounts = field(default_factory=GroupCounts)
 
     def up(self) -> Up:
         """Return the answer as it travels."""
@@ -117,6 +120,8 @@ class ModelsEvaluated:
         if self.curves:
             entries["curves"] = self.curves
             entries["clinical"] = self.clinical
+        if self.groups.cells:
+            entries["groups"] = {"cells": self.groups.cells, "tables": self.groups.tables}
         return Up(entries)
 
     @classmethod
@@ -126,4 +131,8 @@ class ModelsEvaluated:
         if not (isinstance(majority, float) and 0 < majority <= 1):
             majority = None
         served = {name: ServedModel(**model) for name, model in up["served"].items()}
-        return cls(served, majority, dict(up.get("curves", {})), dict(up.get("clinical", {})))
+        groups = GroupCounts()
+        if "groups" in up:
+            groups = GroupCounts(up["groups"]["cells"], dict(up["groups"]["tables"]))
+        curves = dict(up.get("curves", {}))
+        return cls(served, majority, curves, dict(up.get("clinical", {})), groups)

@@ -15,7 +15,8 @@ from equipoise.storage.files import CONFIGURATION, DATABASE, RunError
 from equipoise.validation.imports import FromFile
 from equipoise.validation.names import quoted
 
-_LONG = ("measurements", "weights", "curves")  # tables with rows for every client of a round
+# Tables with rows for every client of a round.
+_LONG = ("measurements", "weights", "curves", "group_curves")
 _MOST = 2**40  # of anything that a run counts
 _LONGEST = 400  # characters of a sentence that holds something from a file
 # Numbers of which every value must be finite; a measured value may be infinite, as a loss may be.

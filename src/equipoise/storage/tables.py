@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 # Format 1 (version 0.1) had neither digests nor the index of seconds. Format 5 has the tables of 4,
 # and clients' files in sub-folders.
-FORMAT = 6
+FORMAT = 7
 
 TABLES = """
 create table meta (key text primary key not null, value text not null);
@@ -45,9 +45,26 @@ _SINCE_4 = (
 # Format 6: a score is the position of a bin. Before, there were 101 bins of scores rounded to whole
 # per cent.
 _SINCE_6 = "alter table curves add column bins integer not null default 101;\n"
-ADDED = {2: _SINCE_2, 3: _SINCE_3, 4: _SINCE_4, 6: _SINCE_6}
+# Format 7: histograms of scores of groups of samples, such as women at a site.
+_SINCE_7 = (
+    "create table group_curves (round integer not null, client text not null, "
+    "model text not null, split text not null, attribute text not null, category text not null, "
+    "class integer not null, score integer not null, positives integer not null, "
+    "negatives integer not null, found integer not null, mistaken integer not null, "
+    "bins integer not null);\n"
+)
+ADDED = {2: _SINCE_2, 3: _SINCE_3, 4: _SINCE_4, 6: _SINCE_6, 7: _SINCE_7}
 CLIENT_PHASE = "client@"  # followed by a client: the part of the table `seconds` about its steps
-BY_ROUND = ("rounds", "measurements", "curves", "weights", "seconds", "rejected", "files")
+BY_ROUND = (
+    "rounds",
+    "measurements",
+    "curves",
+    "group_curves",
+    "weights",
+    "seconds",
+    "rejected",
+    "files",
+)
 
 
 @dataclass
@@ -68,6 +85,7 @@ class RoundRecord:
         measurements: Values as (client, model, phase, split, metric, value).
         curves: Bins of histograms as (client, model, split, class, score, positives, negatives,
             found, mistaken, bins).
+        group_curves: The same of groups as (client, model, split, column, group, class, ...).
         weights: Aggregation weights by client.
         seconds: Seconds by phase.
         client_seconds: Seconds of work by client.
@@ -91,6 +109,7 @@ class RoundRecord:
     curves: list[tuple[str, str, str, int, int, int, int, int, int, int]] = field(
         default_factory=list
     )
+    group_curves: list[tuple[str | int, ...]] = field(default_factory=list)
     weights: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     client_seconds: dict[str, float] = field(default_factory=dict)

@@ -108,12 +108,17 @@ def _record(planned: PlannedRun, run: Run, result: RunResult, model: ModelResult
         after_local=_numbers(metric.after_local),
         validation=_validation_mean(run, metric.metric.name, model.name),
         contributions=contributions,
-        cost=_numbers(result.cost),
+        cost=_numbers({**result.cost, **_by_group(model)}),
         baseline=planned.baseline,
         version=result.version,
         created=result.created,
         environment=dict(result.environment or {}),
     )
+
+
+def _by_group(model: ModelResult) -> dict[str, float]:
+    """Return the numbers by group of samples; none without groups."""
+    return {} if model.groups is None else model.groups.aggregates
 
 
 def _validation_mean(run: Run, metric: str, model: str) -> float | None:

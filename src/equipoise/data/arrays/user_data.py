@@ -41,6 +41,7 @@ def from_arrays(
     scaled: bool = False,
     kind: str | None = None,
     class_names: Sequence[str] = (),
+    attributes: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Return a data set from arrays or tensors.
 
@@ -57,6 +58,8 @@ def from_arrays(
         scaled: True to treat rows of numbers as a table without naming its columns.
         kind: `classification`, `regression` or `survival`, in place of what the labels look like.
         class_names: The names of the classes, in the order of their codes.
+        attributes: Columns that are no inputs, with one cell per sample, by name; samples can be
+            grouped by them (`data.groups`).
 
     Raises:
         ValueError: If inputs or labels have another form.
@@ -94,6 +97,7 @@ def from_arrays(
         site_names=site_names,
         columns=tuple(Column(item) if isinstance(item, str) else item for item in columns),
         notes=tuple(finding.message for finding in findings_about(name, x, shape)),
+        attributes={key: np.asarray(cells) for key, cells in (attributes or {}).items()},
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from equipoise.data.arrays.user_data import from_arrays, from_sites
 from equipoise.data.dataset import Column, Dataset
 from equipoise.data.findings import DataErrors
+from equipoise.data.groups import label_message
 from equipoise.data.message_text import some
 from equipoise.data.schema import Kind, Schema
 from equipoise.data.tables.cell_numbers import column_as_numbers
@@ -81,6 +82,7 @@ def dataset_from_sites(
     schema: Schema | None = None,
     agreed: bool = False,
     event: str | None = None,
+    groups: Sequence[str] = (),
 ) -> Dataset:
     """Return one data set of all sites' tables, read according to a schema.
 
@@ -92,6 +94,7 @@ def dataset_from_sites(
         schema: The schema; what it leaves open is inferred from the cells.
         agreed: True if the schema leaves nothing open, so that cells change nothing in it.
         event: The former column of events, which `with_survival_target` joined with the times.
+        groups: Columns by which samples are grouped; they need not be inputs.
 
     Raises:
         DataErrors: If the tables cannot be joined; it lists every reason.
@@ -120,6 +123,7 @@ def dataset_from_sites(
     inputs = _input_columns(sites, joined, schema, problems)
     if not schema.classes:
         problems += _target_problems(sites, joined)
+    attributes = _attributes(sites, joined.label, groups, problems)
     if problems:
         raise DataErrors(problems)
     target = joined.columns[joined.label]
@@ -133,7 +137,36 @@ def dataset_from_sites(
         class_names=schema.classes,
     )
     notes = (*dataset.notes, *(finding.message for finding in sites.findings))
-    return replace(dataset, source="own files", schema=schema, notes=notes)
+    return replace(dataset, source="own files", schema=schema, notes=notes, attributes=attributes)
+
+
+def _attributes(
+    sites: Sites, label: str, columns: Sequence[str], problems: list[str]
+) -> dict[str, np.ndarray]:
+    """Return columns of all sites' rows that need not be inputs.
+
+    Args:
+        sites: The tables of all sites.
+        label: The label column.
+        columns: The columns.
+        problems: A list that receives a sentence for every column that is not at every site.
+    """
+    attributes = {}
+    for column in columns:
+        if column == label:
+            problems.append(label_message(column))
+            continue
+        lacking = [site for site, table in sites.tables.items() if column not in table]
+        for site in lacking:
+            table = sites.tables[site]
+            problems.append(
+                f"site {quoted(site)} ({sites.files[site]}) lacks the column {quoted(column)} of "
+                f"data.groups; it has {some(table, MOST_COLUMNS)}{did_you_mean(column, table)}"
+            )
+        if not lacking:
+            cells = [numbers_if_all(table[column]) for table in sites.tables.values()]
+            attributes[column] = join_cells(cells)
+    return attributes
 
 
 def _inferred_schema(

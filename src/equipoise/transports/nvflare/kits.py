@@ -10,10 +10,12 @@ import json
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from equipoise.experiment import ConfigurationError
+from equipoise.transports.nvflare.certificates import check_installed, read_certificate
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
 
@@ -23,6 +25,12 @@ DESCRIPTION = "kit.yaml"
 REQUEST = "request"
 FLARE = "flare"
 HOME = "home"  # FLARE's commands write records to the home folder
+
+SOON = 14  # days before the end of a certificate from which its owner is warned
+_RENEWAL = (
+    "to renew it, send the request to the consortium again, which runs `equipoise network "
+    "approve`, and install the answer"
+)
 
 CONTROLLER = "equipoise.transports.nvflare.controller.RunController"
 EXECUTOR = "equipoise.transports.nvflare.executor.SiteExecutor"
@@ -42,6 +50,11 @@ _NOTHING = {
     "shell_commands": "none",
     "byoc": "none",
     "server-predeployed-flwr": "none",
+    # Single commands of the categories above: texts of errors stay where they arose, and how much
+    # a party logs is up to it.
+    "show_errors": "none",
+    "reset_errors": "none",
+    "configure_job_log": "none",
 }
 _LEAD = _NOTHING | {
     "submit_job": "any",
@@ -105,6 +118,7 @@ def open_kit(folder: Path, kind: str | Collection[str]) -> Kit:
     Raises:
         ConfigurationError: If the folder has no installed kit of this kind.
     """
+    check_installed()
     kinds = [kind] if isinstance(kind, str) else list(kind)
     values = read_description(folder)
     if values["kind"] not in kinds:
@@ -117,7 +131,10 @@ def open_kit(folder: Path, kind: str | Collection[str]) -> Kit:
             f"{folder}: the certificate has been requested, but is not installed yet; "
             f"`equipoise {command_of(values['kind'])} install SIGNED.zip --fingerprint F`"
         )
-    return kit_of(folder, values)
+    kit = kit_of(folder, values)
+    _check_private(kit)
+    _check_certificate(kit, datetime.now(UTC))
+    return kit
 
 
 def kit_of(folder: Path, values: Mapping[str, str]) -> Kit:
@@ -134,13 +151,69 @@ def kit_of(folder: Path, values: Mapping[str, str]) -> Kit:
     )
 
 
+def _check_private(kit: Kit) -> None:
+    """Refuse a kit whose private key others can read."""
+    keys = [*kit.folder.glob(f"{REQUEST}/*.key"), *kit.startup.glob("startup/*.key")]
+    # Nobody else can enter the folder, so it protects everything in it.
+    for path in [kit.folder, *keys]:
+        mode = path.stat().st_mode
+        if mode & 0o077:
+            word = "entered" if path.is_dir() else "read"
+            raise ConfigurationError(
+                f"{path}: expected a kit that only its owner can read, got one that others have "
+                f"rights on (mode {mode & 0o777:o}), so its key may have been {word}; "
+                f"`chmod -R go-rwx {kit.folder}`, and ask for a new certificate if others use "
+                "this machine"
+            )
+
+
+def _check_certificate(kit: Kit, now: datetime) -> None:
+    """Refuse a certificate that has ended, is not valid yet, or is not the one of this kit."""
+    certificate = read_certificate(kit.certificate)
+    assert certificate.begins is not None and certificate.ends is not None
+    if certificate.days_left(now) < 0:
+        raise ConfigurationError(
+            f"{kit.folder}: the certificate of {kit.name} ended on {certificate.ends:%Y-%m-%d}; "
+            f"{_RENEWAL}"
+        )
+    if certificate.begins > now:
+        ahead = (certificate.begins - now).total_seconds() / 60
+        raise ConfigurationError(
+            f"{kit.folder}: the certificate of {kit.name} begins in {ahead:.0f} minutes, so the "
+            "clock of this machine or of the consortium is wrong; set both clocks, with NTP say"
+        )
+    if (certificate.name, certificate.kind) != (kit.name, kit.kind):
+        raise ConfigurationError(
+            f"{kit.folder}: expected the certificate of the {kit.kind} {kit.name}, got that of "
+            f"the {certificate.kind} {certificate.name}; install the kit again"
+        )
+
+
+def kit_warnings(kit: Kit, now: datetime | None = None) -> list[str]:
+    """Return warnings about a kit that can be used: a certificate that ends soon.
+
+    Args:
+        kit: The kit.
+        now: The time; that of this machine by default.
+    """
+    certificate = read_certificate(kit.certificate)
+    assert certificate.ends is not None
+    days = certificate.days_left(now or datetime.now(UTC))
+    if days > SOON:
+        return []
+    left = "1 day" if int(days) == 1 else f"{int(days)} days"
+    return [
+        f"the certificate of {kit.name} ends in {left}, on {certificate.ends:%Y-%m-%d}; {_RENEWAL}"
+    ]
+
+
 def command_of(kind: str) -> str:
     """Return the command of a kind of party: persons share one."""
     return kind if kind in ("server", "site") else "member"
 
 
 def read_description(folder: Path) -> dict[str, str]:
-    """Return what the folder of a party says about itself.
+    """Return the description in the folder of a party.
 
     Raises:
         ConfigurationError: If it is not the folder of a party.
@@ -163,7 +236,7 @@ def read_description(folder: Path) -> dict[str, str]:
 
 
 def write_description(folder: Path, values: Mapping[str, str]) -> None:
-    """Write what the folder of a party says about itself."""
+    """Write the description of a party into its folder."""
     path = folder / DESCRIPTION
     path.write_text(safe_yaml.dumped(dict(values)))
     path.chmod(0o600)
@@ -314,6 +387,127 @@ _LOGGING = {
     },
     "loggers": {"root": {"level": "INFO", "handlers": ["logFileHandler", "errorFileHandler"]}},
 }
+
+
+def loosened(kit: Kit) -> list[str]:
+    """Return how the settings of a kit differ from those of a locked one, a line each.
+
+    Args:
+        kit: The kit.
+    """
+    local = kit.startup / "local"
+    lines: list[str] = []
+    for name, expected in locked_files(kit).items():
+        if name != "log_config.json":  # how much is logged is up to the party
+            lines += _file_differences(local / name, expected)
+    unknown = sorted({path.name for path in local.iterdir()} - locked_files(kit).keys())
+    lines += [
+        f"local/{name}: FLARE may read it in place of a locked file; remove it"
+        for name in unknown
+        if name != "privacy.json"  # filters can only refuse more
+    ]
+    return lines + _connection_differences(kit)
+
+
+def _connection_differences(kit: Kit) -> list[str]:
+    """Return how the connection of a kit differs from mutual TLS to the server of its network."""
+    lines = []
+    root = read_certificate(kit.startup / "startup" / "rootCA.pem")
+    if root.fingerprint != kit.root:
+        lines.append(
+            f"startup/rootCA.pem: its fingerprint is {root.fingerprint}, and the kit was installed "
+            f"with {kit.root}"
+        )
+    name = {"server": "fed_server.json", "site": "fed_client.json"}.get(kit.kind, "fed_admin.json")
+    try:
+        text = (kit.startup / "startup" / name).read_text()
+        values = json.loads(text)
+        security = _security(values)
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return [*lines, f"startup/{name}: it cannot be read; install the kit again"]
+    if security != "mtls":
+        lines.append(f"startup/{name}: connection_security is {quoted(security)}, not mtls")
+    host, port = kit.server
+    if host not in text or str(port) not in text:
+        lines.append(f"startup/{name}: the server is not {host}:{port}")
+    return lines
+
+
+def _security(values: Mapping[str, Any]) -> Any:
+    if "admin" in values:
+        return values["admin"]["connection_security"]
+    section = values["client"] if "client" in values else values["servers"][0]
+    return section["connection_security"]
+
+
+def _file_differences(path: Path, expected: Any) -> list[str]:
+    name = f"local/{path.name}"
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return [f"{name}: it is missing, so FLARE's defaults hold"]
+    except (OSError, ValueError):
+        return [f"{name}: it cannot be read"]
+    return [f"{name}: {line}" for line in _differences(expected, content, "")]
+
+
+def _differences(expected: Any, content: Any, key: str) -> list[str]:
+    """Return the entries in which two values differ, a line each."""
+    if key in _ADJUSTABLE:
+        return []
+    if isinstance(expected, list) and isinstance(content, list):
+        expected, content = _by_name(expected), _by_name(content)
+    if not isinstance(expected, dict) or not isinstance(content, dict):
+        if expected == content:
+            return []
+        return [f"{key} is {quoted(content)}, not {quoted(expected)}"]
+    lines = []
+    for name in [*expected, *(name for name in content if name not in expected)]:
+        inner = f"{key}.{name}" if key else name
+        if name not in content:
+            lines.append(f"{inner} is missing, not {quoted(expected[name])}")
+        elif name not in expected:
+            lines.append(f"{inner} was added")
+        else:
+            lines += _differences(expected[name], content[name], inner)
+    return lines
+
+
+def _by_name(values: list[Any]) -> dict[str, Any]:
+    """Return a list as a mapping: components by id, texts by themselves, others by position."""
+    entries = {}
+    for position, value in enumerate(values):
+        name = value if isinstance(value, str) else str(position)
+        if isinstance(value, Mapping) and "id" in value:
+            name = str(value["id"])
+        entries[name] = value
+    return entries
+
+
+# Entries of FLARE's settings that a party may change: they concern itself alone.
+_ADJUSTABLE = (
+    "client",
+    "components.resource_manager.args",
+    "components.job_scheduler.args",
+    "servers",
+    "streaming_retry_timeout",
+)
+
+
+def point_stores(kit: Kit) -> None:
+    """Let the stores of a server lie in its folder, which may have been moved."""
+    path = kit.startup / "local" / "resources.json"
+    expected = _server_resources(kit)
+    try:
+        values = json.loads(path.read_text())
+        (manager,) = [part for part in values["components"] if part["id"] == "job_manager"]
+        manager["args"]["uri_root"] = str(kit.startup / "jobs")
+        values["snapshot_persistor"] = expected["snapshot_persistor"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigurationError(
+            f"{path}: expected FLARE's settings of a server; install the kit again"
+        ) from None
+    path.write_text(json.dumps(values, indent=2) + "\n")
 
 
 def make_private(folder: Path) -> None:

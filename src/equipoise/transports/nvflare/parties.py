@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from equipoise.data import check
+from equipoise.data import sets as data_sets
+from equipoise.data.config import DataConfig
+from equipoise.data.findings import DataErrors
 from equipoise.experiment import ConfigurationError
+from equipoise.site.child import LOG as CHILD_LOG
+from equipoise.site.site import LOG as SITE_LOG
 from equipoise.transports.nvflare import certificates
 from equipoise.transports.nvflare.certificates import Certificate, read_request, read_signed
+from equipoise.transports.nvflare.connection import check_port, check_server
 from equipoise.transports.nvflare.kits import (
     FLARE,
     HOME,
+    KINDS,
     REQUEST,
     Kind,
     Kit,
+    command_of,
     kit_of,
     lock,
     make_private,
@@ -27,7 +41,13 @@ from equipoise.transports.nvflare.kits import (
     replace_startup,
     write_description,
 )
-from equipoise.transports.nvflare.site_settings import DATA, SCHEMA, write_settings
+from equipoise.transports.nvflare.processes import LOGS, PartyProcess
+from equipoise.transports.nvflare.site_settings import (
+    DATA,
+    SCHEMA,
+    site_settings,
+    write_settings,
+)
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
 
@@ -59,7 +79,7 @@ def checked_identity(word: str, name: str, option: str) -> str:
     Args:
         word: "server", "site", "person", "organisation" or "network".
         name: The name.
-        option: What the user typed it for.
+        option: The option or argument that has it, for the message.
 
     Raises:
         ConfigurationError: If it has other characters.
@@ -103,6 +123,11 @@ class Party:
     key: str
     approved: str
     ends: str
+
+    def days_left(self) -> float:
+        """Return the days until the certificate ends; negative if it has."""
+        left = datetime.fromisoformat(self.ends) - datetime.now(UTC)
+        return left.total_seconds() / 86400
 
 
 @dataclass(frozen=True)
@@ -264,8 +289,8 @@ def _check_names(network: Network, certificate: Certificate, replace: bool) -> N
     if certificate.kind == "server" and certificate.name != network.server[0]:
         raise ConfigurationError(
             f"expected the server {network.server[0]}, got a request of "
-            f"{quoted(certificate.name)}; ask for one with --server "
-            f"{network.server[0]}:{network.server[1]}"
+            f"{quoted(certificate.name)}; ask for `equipoise server request "
+            f"{network.server[0]}:{network.server[1]}`"
         )
     for party in network.parties:
         if party.name.casefold() != certificate.name.casefold():
@@ -348,30 +373,38 @@ def request(
     except BaseException:
         shutil.rmtree(folder)
         raise
+    archive = folder / REQUEST / archive.name  # as the user typed the folder
     return Requested(folder, archive, read_request(archive).certificate)
 
 
-def install(folder: Path, signed: Path, fingerprint: str) -> Kit:
+def install(
+    folder: Path | None, signed: Path, fingerprint: str, kinds: Collection[str] = KINDS
+) -> Kit:
     """Install a signed certificate into the folder of the party that requested it.
 
     Args:
-        folder: The folder of the party.
+        folder: The folder of the party; None for the one in the current folder that has its name.
         signed: The archive that the consortium sent.
         fingerprint: The fingerprint of the network's root certificate, which the party received by
             another way than the archive.
+        kinds: The kinds of party that are expected.
 
     Raises:
         ConfigurationError: If the archive is not of this network or not for this party.
     """
-    values = read_description(folder)
-    archive = read_signed(signed)
     expected = certificates.written_fingerprint(fingerprint)
+    archive = read_signed(signed)
+    _check_kind(archive, kinds)
+    folder = folder or Path(archive.certificate.name)
+    values = read_description(folder)
+    _check_requested(archive, values)
     if archive.root != expected:
         raise ConfigurationError(
             f"{signed}: expected a root certificate with the fingerprint {expected}, got "
             f"{archive.root}; ask the consortium by telephone which one is right, and install "
             "nothing before"
         )
+    _check_clock(archive.approved, f"{signed}: the clock of the consortium")
     workspace = folder / f"{FLARE}.new"
     shutil.rmtree(workspace, ignore_errors=True)
     try:
@@ -389,6 +422,114 @@ def install(folder: Path, signed: Path, fingerprint: str) -> Kit:
     if kit.kind == "site":
         write_settings(kit)
     return open_kit(folder, kit.kind)
+
+
+def _check_kind(archive: certificates.Signed, kinds: Collection[str]) -> None:
+    """Refuse a certificate of another kind than the command is for."""
+    kind = archive.certificate.kind
+    if kind not in kinds:
+        raise ConfigurationError(
+            f"{archive.path}: expected the certificate of a {' or '.join(kinds)}, got that of a "
+            f"{kind}; `equipoise {command_of(kind)} install` installs it"
+        )
+
+
+def _check_requested(archive: certificates.Signed, values: Mapping[str, str]) -> None:
+    """Refuse a certificate of another network or another party than the one that was requested."""
+    certificate = archive.certificate
+    for word, own, other in (
+        ("network", values["network"], archive.network),
+        ("kind", values["kind"], certificate.kind),
+        ("name", values["name"], certificate.name),
+    ):
+        if own != other:
+            raise ConfigurationError(
+                f"{archive.path}: expected the {word} {own!r}, which was requested, got "
+                f"{quoted(other)}; ask the consortium for the answer to this request"
+            )
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """The data of a site, after they were checked.
+
+    Attributes:
+        data: The file, folder or data set.
+        schema: The file of the agreed schema; None if the site has none.
+        samples: The number of samples; None without a schema.
+        warnings: Warnings for the owner of the data.
+    """
+
+    data: Path
+    schema: Path | None
+    samples: int | None
+    warnings: list[str]
+
+
+def check_data(kit: Kit, data: Path | str | None = None, schema: Path | None = None) -> SiteData:
+    """Check settings and data of a site, before any run.
+
+    Args:
+        kit: The kit of the site.
+        data: The data of the site, in place of those in its settings.
+        schema: The file of the agreed schema, in place of the one in its settings.
+
+    Raises:
+        ConfigurationError: If the settings are wrong.
+        ValueError: If the data cannot be read by the schema.
+    """
+    settings = site_settings(kit, os.environ | start_variables(data, schema))
+    if settings.schema is None:
+        if not settings.data.exists() and settings.data.name not in data_sets.REGISTRY.built_in:
+            raise ConfigurationError(
+                f"{settings.data}: expected the data of the site; there is no such file or folder"
+            )
+        return SiteData(settings.data, None, None, [])
+    config = DataConfig(name=str(settings.data), apart=True, schema=settings.schema)
+    report = check.check_data(config, own_site=kit.name)
+    if report.problems:
+        raise DataErrors(report.problems)
+    samples = sum(site.rows for site in report.sites)
+    warnings = list(report.warnings)
+    if samples < settings.minimum_rows:
+        warnings.append(
+            f"the site has {samples} samples and minimum_rows is {settings.minimum_rows}, so it "
+            "takes part in no run"
+        )
+    return SiteData(settings.data, settings.schema, samples, warnings)
+
+
+def log_files(kit: Kit) -> list[Path]:
+    """Return the logs of a site that exist: its own, that of its child, and FLARE's."""
+    states = _states_folder(kit)
+    paths = [states / SITE_LOG, states / CHILD_LOG]
+    paths += [kit.startup / name for name in ("log.txt", "error_log.txt", "audit.log")]
+    paths += sorted((kit.folder / LOGS).glob("*.out"))
+    return [path for path in paths if path.exists() and path.stat().st_size]
+
+
+def log_entries(kit: Kit, count: int) -> list[str]:
+    """Return the last entries of a site's own log, each as one text of several lines.
+
+    Args:
+        kit: The kit of the site.
+        count: The number of entries.
+    """
+    path = _states_folder(kit) / SITE_LOG
+    if not path.exists():
+        return []
+    entries: list[str] = []
+    for line in path.read_text(errors="replace").splitlines():
+        if line.startswith("    ") and entries:
+            entries[-1] += f"\n{line}"
+        else:
+            entries.append(line)
+    return entries[-count:]
+
+
+def _states_folder(kit: Kit) -> Path:
+    """Return the folder of the site's states, also if its settings name no data."""
+    return site_settings(kit, {DATA: os.devnull}).folder
 
 
 def start_variables(data: Path | str | None, schema: Path | None) -> dict[str, str]:
@@ -422,3 +563,71 @@ def _new_folder(folder: Path) -> None:
             f"{folder}: expected a new or empty folder, got one with files; choose another one"
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def exclude(kit: Kit, site: str, readmit: bool = False) -> list[str]:
+    """Keep a site out of a network from the next start of the server, whatever its certificate.
+
+    A network has no list of revoked certificates; this list of FLARE's server takes its part.
+
+    Args:
+        kit: The kit of the server.
+        site: The name of the site.
+        readmit: True to let the site in again.
+
+    Returns:
+        All sites that are excluded.
+    """
+    checked_identity("site", site, "NAME")
+    path = kit.startup / "disabled_clients.json"
+    names: set[str] = set()
+    if path.exists():
+        names = set(json.loads(path.read_text())["disabled_clients"])
+    names = names - {site} if readmit else names | {site}
+    path.write_text(json.dumps({"disabled_clients": sorted(names)}))
+    path.chmod(0o600)
+    return sorted(names)
+
+
+def run_party(
+    kit: Kit, on_ready: Callable[[], None], variables: Mapping[str, str] | None = None
+) -> None:
+    """Run a server or a site until Ctrl-C, SIGTERM or `stop`, and end all that it started.
+
+    Args:
+        kit: The kit of the party.
+        on_ready: Called when the server listens, or the site is registered.
+        variables: Further environment variables of its processes.
+
+    Raises:
+        ConfigurationError: If the party cannot be started, or ends by itself.
+    """
+    if kit.kind == "server":
+        check_port(kit)
+    else:
+        check_server(kit)
+    with _signals() as stopped:
+        process = PartyProcess(kit, variables)
+        try:
+            process.wait_until_ready(stopped)
+            if not stopped.is_set():
+                on_ready()
+            while not stopped.wait(0.5):
+                process.check_alive()
+        finally:
+            process.end()
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """Let Ctrl-C and SIGTERM set an event, for the duration of a block."""
+    stopped = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stopped.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +21,7 @@ from equipoise.transports.nvflare.kits import HOME, Kit
 
 RUNNING = "running.json"  # the process that runs the party, in the party's folder
 LOGS = "logs"
-ANSWER_DEADLINE = 10.0  # seconds for a server to answer
+SCRATCH = "tmp"  # temporary files of all processes of the party
 READY_DEADLINE = 120.0  # seconds for FLARE to start, on a busy machine
 STOP_DEADLINE = 15.0
 MARK = "EQUIPOISE_PARTY"  # environment variable that all processes of a party have
@@ -84,18 +85,19 @@ class PartyProcess:
         self._log = kit.startup / "log.txt"
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         self.mark = secrets.token_hex(16)
-        self.process = self._started()
+        # Before anything is started, so that `stop` finds it whatever happens to this process.
         owner = Running(os.getpid(), _began(os.getpid()), self.mark)
-        path = kit.folder / RUNNING
-        path.write_text(json.dumps(vars(owner)))
-        path.chmod(0o600)
+        _write_private(kit.folder / RUNNING, json.dumps(vars(owner)))
+        self.process = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
         kit = self.kit
         folder = kit.folder / LOGS
         folder.mkdir(mode=0o700, exist_ok=True)
+        log = folder / f"{kit.kind}.out"
+        _write_private(log, "")
         # A session of its own: Ctrl-C reaches the process that started it, which ends it in order.
-        with (folder / f"{kit.kind}.out").open("wb") as output:
+        with log.open("wb") as output:
             return subprocess.Popen(
                 _command(kit),
                 env=_environment(kit, self.mark) | self._variables,
@@ -107,20 +109,34 @@ class PartyProcess:
                 umask=0o077,
             )
 
-    def wait_until_ready(self, seconds: float = READY_DEADLINE) -> None:
+    def wait_until_ready(
+        self, stopped: threading.Event | None = None, seconds: float = READY_DEADLINE
+    ) -> None:
         """Wait until a server listens, or a site is registered.
+
+        Args:
+            stopped: Ends the wait if it is set.
+            seconds: The longest wait.
 
         Raises:
             ConfigurationError: If FLARE ended, or took too long.
         """
+        stopped = stopped or threading.Event()
         due = time.monotonic() + seconds
-        while not self.ready:
-            code = self.process.poll()
-            if code is not None:
-                raise self._not_started(f"it ended with code {code}")
+        while not self.ready and not stopped.wait(0.1):
+            self.check_alive()
             if time.monotonic() > due:
-                raise self._not_started(f"it was not ready within {seconds:.0f} s")
-            time.sleep(0.1)
+                raise self._failure(f"was not ready within {seconds:.0f} s")
+
+    def check_alive(self) -> None:
+        """Check that FLARE's process has not ended.
+
+        Raises:
+            ConfigurationError: If it has.
+        """
+        code = self.process.poll()
+        if code is not None:
+            raise self._failure(f"ended with code {code}")
 
     @property
     def ready(self) -> bool:
@@ -135,12 +151,12 @@ class PartyProcess:
                 log.seek(self._log_start)
             return log.read().decode(errors="replace")
 
-    def _not_started(self, cause: str) -> ConfigurationError:
+    def _failure(self, event: str) -> ConfigurationError:
         lines = [line.strip() for line in self._log_text().splitlines() if " ERROR " in line]
-        last = f"; it said: {lines[-1]:.300}" if lines else ""
+        reason = f": {lines[-1]:.300}" if lines else ""
         return ConfigurationError(
-            f"the {self.kit.kind} {self.kit.name} could not be started: {cause}{last} "
-            f"(more in {self._log} and {self.kit.folder / LOGS})"
+            f"FLARE's process of the {self.kit.kind} {self.kit.name} {event}{reason}; "
+            f"see {self._log} and {self.kit.folder / LOGS}"
         )
 
     def end(self) -> None:
@@ -155,8 +171,19 @@ class PartyProcess:
         (self.kit.folder / RUNNING).unlink(missing_ok=True)
 
 
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read."""
+    path.touch(0o600)
+    path.chmod(0o600)
+    path.write_text(text)
+
+
 def stop(kit: Kit) -> bool:
-    """End the process that runs a party, and what an earlier one left; return True if it ran."""
+    """End the process that runs a party and leftovers of an earlier one.
+
+    Returns:
+        True if there was one of them.
+    """
     process = running(kit)
     mark = _left_mark(kit)
     if process is not None:
@@ -232,18 +259,31 @@ def _command(kit: Kit) -> list[str]:
     return [sys.executable, "-u", *words]
 
 
+# Variables that the processes of a party have from the shell, by name or by its beginning. All
+# others stay out: a job may name variables, and FLARE reads settings from some.
+_PASSED = ("PATH", "TZ", "USER", "LOGNAME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "no_proxy")
+_PASSED_PREFIXES = ("LANG", "LC_", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_", "EQUIPOISE_")
+_PASSED_SUFFIXES = ("_proxy", "_PROXY")
+
+
 def _environment(kit: Kit, mark: str) -> dict[str, str]:
     """Return the environment of all processes of a party."""
-    environment = dict(os.environ)
-    environment |= {
+    environment = {name: value for name, value in os.environ.items() if _is_passed(name)}
+    scratch = kit.folder / SCRATCH
+    scratch.mkdir(mode=0o700, exist_ok=True)
+    return environment | {
         MARK: mark,
         "HOME": str(kit.folder / HOME),
+        "TMPDIR": str(scratch),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         # Files in the current folder must not be imported in place of a library.
         "PYTHONSAFEPATH": "1",
         "MALLOC_ARENA_MAX": "4",
     }
-    return environment
+
+
+def _is_passed(name: str) -> bool:
+    return name in _PASSED or name.startswith(_PASSED_PREFIXES) or name.endswith(_PASSED_SUFFIXES)
 
 
 def free_port() -> int:

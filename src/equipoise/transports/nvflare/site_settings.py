@@ -1,4 +1,4 @@
-"""The file `local/equipoise.yaml`, in which a site decides what it takes part in.
+"""The file `local/equipoise.yaml`, in which a site decides which runs it takes part in.
 
 No message of a server changes or reads it. It is read anew when a run begins.
 """
@@ -6,6 +6,7 @@ No message of a server changes or reads it. It is read anew when a run begins.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +90,19 @@ def write_settings(kit: Kit) -> None:
     path.chmod(0o600)
 
 
-def site_settings(kit: Kit) -> SiteSettings:
+def site_settings(kit: Kit, variables: Mapping[str, str] = os.environ) -> SiteSettings:
     """Return the settings of a site.
 
     Args:
         kit: The kit of the site.
+        variables: Environment variables, which may name other data than the file does.
 
     Raises:
         ConfigurationError: If the file is missing or wrong, or names no data.
     """
     path = kit.folder / FILE
     content = _read(path)
-    data = _data(kit, os.environ.get(DATA) or content.data)
+    data = _data(kit, variables.get(DATA) or content.data)
     if data is None:
         raise ConfigurationError(
             f"{path}: expected the file or folder of the site's data under `data`, got none; "
@@ -111,7 +113,7 @@ def site_settings(kit: Kit) -> SiteSettings:
     return SiteSettings(
         data=data,
         folder=states,
-        schema=_path(kit, os.environ.get(SCHEMA) or content.schema_file),
+        schema=_path(kit, variables.get(SCHEMA) or content.schema_file),
         methods=content.methods,
         device=content.device,
         codes=_path(kit, content.codes),
@@ -153,7 +155,7 @@ def _read(path: Path) -> _File:
 
 
 def _explained(path: Path, error: Any) -> str:
-    """Return a sentence about the first fault that was found in the file."""
+    """Return a sentence about the first fault in the file."""
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         known = [field.alias or name for name, field in _File.model_fields.items()]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from equipoise import mkl
 from equipoise.data import federate
 from equipoise.data.roster import roster_of
 from equipoise.experiment import experiment as experiment_from
@@ -37,6 +38,7 @@ def kind() -> dict[str, str]:
         "torch": torch.__version__,
         "equipoise": __version__,
         "CPU": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        mkl.VARIABLE: mkl.mode(),
     }
 
 
@@ -118,13 +120,15 @@ class Actor:
         self.states.carried = {
             name: state.tobytes() for name, state in zip(call["states"], states, strict=True)
         }
-        replies = []
-        new_states = []
+        requests = []
         for task in call["tasks"]:
             request = wire.request_of(task["request"], wire.resolved(task["down"], self.trees))
             if request.die:
                 os.kill(os.getpid(), signal.SIGKILL)
-            reply = self.executor.execute_catching(request)
+            requests.append(request)
+        replies = []
+        new_states = []
+        for reply in self.executor.execute_group(requests):
             replies.append({"reply": wire.to_wire(reply), "up": reply.up})
             new_state = None
             if reply.state is not None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from equipoise.data import Federation, Parts
+from equipoise.data.groups import Groups
 from equipoise.data.roster import PARTS
 from equipoise.task import Task
 
@@ -33,7 +34,12 @@ def to_arrays(federation: Federation) -> tuple[dict[str, Any], dict[str, np.ndar
         key: list(value) if isinstance(value, tuple) else value
         for key, value in asdict(federation.task).items()
     }
-    return {"name": federation.name, "ids": list(federation.ids), "task": task}, arrays
+    facts: dict[str, Any] = {"name": federation.name, "ids": list(federation.ids), "task": task}
+    if federation.groups is not None:
+        arrays["groups"] = federation.groups.codes
+        facts["group columns"] = list(federation.groups.columns)
+        facts["group names"] = [list(names) for names in federation.groups.names]
+    return facts, arrays
 
 
 def from_arrays(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Federation:
@@ -44,6 +50,10 @@ def from_arrays(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Federat
         arrays: The arrays by name.
     """
     parts = {part: Parts(arrays[f"{part} index"], arrays[f"{part} offsets"]) for part in PARTS}
+    groups = None
+    if "groups" in arrays:
+        names = tuple(tuple(own) for own in facts["group names"])
+        groups = Groups(tuple(facts["group columns"]), names, arrays["groups"])
     return Federation(
         name=facts["name"],
         task=Task.of(facts["task"]),
@@ -54,6 +64,7 @@ def from_arrays(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Federat
         validation=parts["validation"],
         test=parts["test"],
         shared_test=arrays["shared test"],
+        groups=groups,
     )
 
 

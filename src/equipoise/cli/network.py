@@ -1,0 +1,165 @@
+"""The commands `equipoise network init`, `approve` and `status`, for the consortium."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from equipoise.transports.nvflare.certificates import Request
+    from equipoise.transports.nvflare.parties import Network
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Create a network of hospitals on NVIDIA FLARE, and approve its parties.",
+)
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="a new folder for the consortium")],
+    name: Annotated[str, typer.Option(help="the name of the network, such as hearts")],
+    server: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="where all parties reach the server")
+    ],
+) -> None:
+    """Create a network: make its root certificate, with which the consortium approves parties.
+
+    equipoise network init consortium --name hearts --server fl.example.org:8002
+
+    Whoever holds the folder decides who is in. Keep it on a machine of its own, with a backup.
+    """
+    from equipoise.cli import output
+    from equipoise.transports.nvflare import parties
+
+    network = parties.init_network(folder, name, server)
+    host, port = network.server
+    output.say(f"the network {network.name} has its root certificate in {folder}", wrap=False)
+    output.say(f"  fingerprint {network.root}", wrap=False)
+    output.say("give this fingerprint to every party by telephone, and these commands:")
+    words = f"--network {network.name} --organisation ORGANISATION"
+    output.say(f"  equipoise server request {host}:{port} {words}", wrap=False)
+    output.say(f"  equipoise site request NAME {words}", wrap=False)
+    output.say(f"  equipoise member request E-MAIL {words}", wrap=False)
+    output.say("each makes a request, which you approve:")
+    output.say(f"  equipoise network approve REQUEST.zip --folder {folder}", wrap=False)
+
+
+@app.command()
+def approve(
+    request: Annotated[Path, typer.Argument(help="the request of a party, NAME.request.zip")],
+    folder: Annotated[Path, typer.Option(help="the folder of the consortium")] = Path("."),
+    days: Annotated[
+        int, typer.Option(min=1, max=3650, help="lifetime of the certificate in days")
+    ] = 400,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="accept a new key of a party that lost its old one")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Approve the request of a party, after comparing its fingerprint.
+
+    equipoise network approve va.request.zip --folder consortium
+
+    The same request approved again renews the certificate; the key stays the same.
+    """
+    from equipoise.cli import output
+    from equipoise.transports.nvflare import parties
+    from equipoise.transports.nvflare.certificates import read_request, read_signed
+
+    network = parties.open_network(folder)
+    received = read_request(request)
+    parties.check_request(network, received, replace)
+    _show(network, received)
+    output.say(f"  certificate  for {days} days, until {_in_days(days)}")
+    output.say("compare the fingerprint with the one that the party reads to you by telephone")
+    if not yes and not typer.confirm(f"approve this {received.certificate.kind}?"):
+        output.say("nothing was signed")
+        raise typer.Exit(1)
+    signed = parties.approve(network, request, days, replace)
+    ends = read_signed(signed).certificate.ends
+    output.say(f"signed until {ends:%Y-%m-%d}; send {signed} back, and the party runs:", wrap=False)
+    command = _install_command(received.certificate.kind)
+    output.say(f"  {command} {signed.name} --fingerprint {network.root}", wrap=False)
+
+
+def _show(network: Network, received: Request) -> None:
+    """Print who asks for a certificate."""
+    from equipoise.cli import output
+
+    certificate = received.certificate
+    renewed = any(party.key == certificate.fingerprint for party in network.parties)
+    title = "renewal for" if renewed else "request of"
+    output.say(f"{title} the {certificate.kind} {certificate.name} in {network.name}", wrap=False)
+    output.say(f"  organisation {certificate.organisation}", wrap=False)
+    output.say(f"  fingerprint  {certificate.fingerprint}", wrap=False)
+
+
+def _in_days(days: int) -> str:
+    from datetime import UTC, datetime, timedelta
+
+    return f"{datetime.now(UTC) + timedelta(days=days):%Y-%m-%d}"
+
+
+def _install_command(kind: str) -> str:
+    from equipoise.transports.nvflare.kits import command_of
+
+    return f"equipoise {command_of(kind)} install"
+
+
+@app.command()
+def status(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="the folder of the consortium, or the kit of a lead or a member"),
+    ] = Path("."),
+) -> None:
+    """Show the parties of a network and their certificates, or who is connected right now.
+
+    equipoise network status consortium
+
+    equipoise network status ann@example.org
+    """
+    from equipoise.transports.nvflare import parties
+
+    if (folder / parties.PROFILE).exists():
+        _show_parties(parties.open_network(folder))
+    else:
+        _show_connected(folder)
+
+
+def _show_parties(network: Network) -> None:
+    from equipoise.cli import output
+
+    host, port = network.server
+    rows = []
+    for party in network.parties:
+        days = party.days_left()
+        remark = "ended" if days < 0 else f"{int(days)} days left"
+        rows.append([party.kind, party.name, party.organisation, party.ends[:10], remark])
+    output.say(f"network {network.name}, server {host}:{port}", wrap=False)
+    output.say(f"fingerprint {network.root}", wrap=False)
+    if rows:
+        output.table(["kind", "name", "organisation", "valid until", ""], rows)
+    else:
+        output.say("no party has been approved yet")
+
+
+def _show_connected(folder: Path) -> None:
+    from equipoise.cli import output
+    from equipoise.transports.nvflare.kits import open_kit
+    from equipoise.transports.nvflare.status import network_status
+
+    kit = open_kit(folder, ("lead", "member"))
+    status = network_status(kit)
+    host, port = kit.server
+    output.say(f"network {kit.network}, server {host}:{port} answers", wrap=False)
+    rows = [[site.name, f"{site.seconds:.0f} s ago"] for site in status.sites]
+    if rows:
+        output.table(["site", "last heard"], rows)
+    else:
+        output.say("no site is connected")
+    for run in status.runs:
+        output.say(f"in progress: {run}", wrap=False)

@@ -1,0 +1,113 @@
+"""Parts that the commands of the server, of sites and of members share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from equipoise.transports.nvflare.kits import Kind, Kit
+
+NetworkName = Annotated[
+    str, typer.Option("--network", help="the name of the network, from the consortium")
+]
+Organisation = Annotated[
+    str, typer.Option("--organisation", "--org", help="your organisation: letters, digits and _")
+]
+Signed = Annotated[Path, typer.Argument(help="the answer of the consortium, NAME.signed.zip")]
+Fingerprint = Annotated[
+    str, typer.Option(help="of the network's root certificate, as the consortium read it to you")
+]
+KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="the folder of the party")]
+
+
+def request(
+    folder: Path, kind: Kind, name: str, organisation: str, network: str, port: int = 0
+) -> None:
+    """Make a request for a certificate and print what to do with it."""
+    from equipoise.cli import output
+    from equipoise.transports.nvflare import parties
+    from equipoise.transports.nvflare.kits import command_of
+
+    requested = parties.request(folder, kind, name, organisation, network, port)
+    command = command_of(kind)
+    output.say(f"the private key of {name} is in {folder} and never leaves it", wrap=False)
+    output.say("send this file to the consortium:")
+    output.say(f"  {requested.archive}", wrap=False)
+    output.say("read this fingerprint to it by telephone, and write down that of the network:")
+    output.say(f"  {requested.certificate.fingerprint}", wrap=False)
+    output.say("when its answer has arrived:")
+    signed = f"{name}.signed.zip"
+    output.say(f"  equipoise {command} install {signed} --fingerprint FINGERPRINT", wrap=False)
+
+
+def install(folder: Path | None, signed: Path, fingerprint: str, kinds: tuple[str, ...]) -> Kit:
+    """Install a signed certificate and print name, server and lifetime.
+
+    Args:
+        folder: The folder of the party; None for the one that `request` makes.
+        signed: The signed certificate.
+        fingerprint: The fingerprint of the root certificate.
+        kinds: The kinds of party that the command is for.
+    """
+    from equipoise.cli import output
+    from equipoise.transports.nvflare import parties
+    from equipoise.transports.nvflare.certificates import read_certificate
+
+    kit = parties.install(folder, signed, fingerprint, kinds)
+    ends = read_certificate(kit.certificate).ends
+    host, port = kit.server
+    output.say(f"{kit.name} is a {kit.kind} of the network {kit.network}", wrap=False)
+    output.say(f"  server       {host}:{port}", wrap=False)
+    output.say(f"  certificate  until {ends:%Y-%m-%d}")
+    output.say(f"  kit          {shown_folder(kit)}, locked", wrap=False)
+    return kit
+
+
+def shown_folder(kit: Kit) -> Path:
+    """Return the folder of a kit as one would type it."""
+    here = Path.cwd()
+    return kit.folder.relative_to(here) if kit.folder.is_relative_to(here) else kit.folder
+
+
+def next_step(text: str, *commands: str) -> None:
+    """Print the next step and the commands to copy."""
+    from equipoise.cli import output
+
+    output.say(text)
+    for command in commands:
+        output.say(f"  {command}", wrap=False)
+
+
+def warn(kit: Kit) -> None:
+    """Print warnings about a kit: a certificate that ends soon, and locks that were loosened."""
+    from equipoise.cli import output
+    from equipoise.transports.nvflare.kits import kit_warnings, loosened
+
+    for line in [*kit_warnings(kit), *(f"loosened: {line}" for line in loosened(kit))]:
+        output.say(output.styled("warning: ", "yellow"), line, wrap=False)
+
+
+def start(kit: Kit, on_ready: Callable[[], None], variables: Mapping[str, str]) -> None:
+    """Run a party in the foreground until it is stopped."""
+    from equipoise.cli import output
+    from equipoise.transports.nvflare import parties
+
+    warn(kit)
+    parties.run_party(kit, on_ready, variables)
+    output.say(f"the {kit.kind} {kit.name} has ended", wrap=False)
+
+
+def stop(folder: Path, kind: Kind) -> None:
+    """End a party that runs on this machine."""
+    from equipoise.cli import output
+    from equipoise.transports.nvflare import processes
+    from equipoise.transports.nvflare.kits import open_kit
+
+    kit = open_kit(folder, kind)
+    stopped = processes.stop(kit)
+    output.say(f"the {kind} {kit.name} {'has ended' if stopped else 'was not running'}", wrap=False)

@@ -1,0 +1,197 @@
+"""The commands `equipoise site request`, `install`, `check`, `start`, `stop`, `explain`, `log`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from equipoise.cli import party
+from equipoise.cli.party import Fingerprint, KitFolder, NetworkName, Organisation, Signed
+
+if TYPE_CHECKING:
+    from equipoise.transports.nvflare.kits import Kit
+
+app = typer.Typer(
+    no_args_is_help=True, help="Enrol a hospital in a network, check its kit and take part."
+)
+Data = Annotated[
+    str | None,
+    typer.Option(help="your file or folder; that of local/equipoise.yaml by default"),
+]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option(help="the agreed schema; that of local/equipoise.yaml by default"),
+]
+
+
+@app.command()
+def request(
+    name: Annotated[str, typer.Argument(help="the name of the site, as results show it")],
+    network: NetworkName,
+    organisation: Organisation,
+    folder: Annotated[
+        Path | None, typer.Option(help="a new folder for the site; named like it by default")
+    ] = None,
+) -> None:
+    """Make the site's private key and a request for its certificate.
+
+    equipoise site request va --network hearts --organisation va
+    """
+    party.request(folder or Path(name), "site", name, organisation, network)
+
+
+@app.command()
+def install(
+    signed: Signed,
+    fingerprint: Fingerprint,
+    folder: Annotated[
+        Path | None, typer.Option(help="the folder of the site; named like it by default")
+    ] = None,
+) -> None:
+    """Install the signed certificate and lock the kit.
+
+    equipoise site install va.signed.zip --fingerprint SHA256:...
+    """
+    kit = party.install(folder, signed, fingerprint, ("site",))
+    shown = party.shown_folder(kit)
+    party.next_step(
+        f"the settings of this site are in {shown / 'local' / 'equipoise.yaml'}; then:",
+        f"equipoise site check {shown} --data DATA --schema SCHEMA.yaml",
+        f"equipoise site start {shown} --data DATA --schema SCHEMA.yaml",
+    )
+
+
+@app.command()
+def check(kit: KitFolder, data: Data = None, schema: SchemaFile = None) -> None:
+    """Check certificate, locks, settings, data and connection of a site. Nothing is sent.
+
+    equipoise site check va --data va.csv --schema schema.yaml
+    """
+    from equipoise.cli import output
+    from equipoise.transports.nvflare.connection import check_server
+    from equipoise.transports.nvflare.kits import kit_warnings, loosened, open_kit
+
+    opened = open_kit(kit, "site")
+    _show_certificate(opened)
+    warnings = kit_warnings(opened)
+    differences = loosened(opened)
+    for line in differences:
+        output.say(output.styled("loosened: ", "red"), line, wrap=False)
+    if not differences:
+        output.say("kit          locked: two classes, no shipped code, no shell, no log streaming")
+    warnings += _check_data(opened, data, schema)
+    for line in warnings:
+        output.say(output.styled("warning: ", "yellow"), line, wrap=False)
+    check_server(opened)
+    host, port = opened.server
+    output.say(f"server       {host}:{port} answers, with mutual TLS", wrap=False)
+    if differences:
+        raise typer.Exit(2)
+    party.next_step("next:", _start_command(kit, data, schema))
+
+
+def _start_command(kit: Path, data: str | None, schema: Path | None) -> str:
+    words = ["equipoise site start", str(kit)]
+    if data is not None:
+        words += ["--data", data]
+    if schema is not None:
+        words += ["--schema", str(schema)]
+    return " ".join(words)
+
+
+def _show_certificate(kit: Kit) -> None:
+    from equipoise.cli import output
+    from equipoise.transports.nvflare.certificates import read_certificate
+
+    certificate = read_certificate(kit.certificate)
+    ends = f"{certificate.ends:%Y-%m-%d}"
+    output.say(f"site         {kit.name} of {kit.organisation} in {kit.network}", wrap=False)
+    output.say(f"certificate  until {ends}, signed by {certificate.issuer}", wrap=False)
+
+
+def _check_data(kit: Kit, data: str | None, schema: Path | None) -> list[str]:
+    """Check the settings and the data of a site; return warnings."""
+    from equipoise.cli import output
+    from equipoise.transports.nvflare import parties
+
+    report = parties.check_data(kit, data, schema)
+    output.say(f"data         {report.samples:,} samples in {report.data}", wrap=False)
+    if report.schema is None:
+        output.say("schema       none: the server chooses inputs and label", wrap=False)
+    else:
+        output.say(f"schema       {report.schema} fits the data", wrap=False)
+    return report.warnings
+
+
+@app.command()
+def start(kit: KitFolder, data: Data = None, schema: SchemaFile = None) -> None:
+    """Take part: run the site in the foreground until Ctrl-C, or `equipoise site stop`.
+
+    equipoise site start va --data va.csv --schema schema.yaml
+    """
+    from equipoise.cli import output
+    from equipoise.transports.nvflare import parties
+    from equipoise.transports.nvflare.kits import open_kit
+
+    opened = open_kit(kit, "site")
+    parties.check_data(opened, data, schema)
+
+    def ready() -> None:
+        host, port = opened.server
+        output.say(f"{opened.name} is registered with the server {host}:{port}", wrap=False)
+        output.say("runs that a lead starts are executed here; Ctrl-C ends taking part")
+        party.next_step("messages that were refused, with reasons:", f"equipoise site log {kit}")
+
+    party.start(opened, ready, parties.start_variables(data, schema))
+
+
+@app.command()
+def stop(kit: KitFolder) -> None:
+    """Stop taking part; states and models of runs stay in the folder of the site."""
+    party.stop(kit, "site")
+
+
+@app.command()
+def explain(
+    method: Annotated[str, typer.Argument(help="a method, such as fedavg")],
+    experiment: Annotated[
+        Path | None, typer.Option(help="an experiment, whose model and schema are measured")
+    ] = None,
+) -> None:
+    """Show what leaves the site when a method runs, in bytes and in words.
+
+    The method runs on random numbers in this process; nothing is sent.
+
+    equipoise site explain scaffold
+
+    equipoise site explain scaffold --experiment hearts.yaml
+    """
+    from equipoise.cli import explanation
+
+    explanation.show(method, experiment)
+
+
+@app.command()
+def log(
+    kit: KitFolder,
+    lines: Annotated[int, typer.Option(min=1, help="the number of entries")] = 20,
+) -> None:
+    """Show the last messages that the site refused or that failed, and where all logs are.
+
+    equipoise site log va
+    """
+    from equipoise.cli import output
+    from equipoise.transports.nvflare import parties
+    from equipoise.transports.nvflare.kits import open_kit
+
+    opened = open_kit(kit, "site")
+    entries = parties.log_entries(opened, lines)
+    for entry in entries:
+        output.say(entry, wrap=False)
+    if not entries:
+        output.say("no message was refused, and none failed")
+    output.say("all logs of the site:")
+    for path in parties.log_files(opened):
+        output.say(f"  {path}", wrap=False)

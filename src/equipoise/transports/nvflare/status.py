@@ -1,0 +1,74 @@
+"""Live status of a network, from the server, for a lead or a member."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import time
+from dataclasses import dataclass
+
+from equipoise.experiment import ConfigurationError
+from equipoise.transports.nvflare.connection import ANSWER_DEADLINE, check_server
+from equipoise.transports.nvflare.kits import Kit
+
+
+@dataclass(frozen=True)
+class ConnectedSite:
+    """A site that is connected to the server.
+
+    Attributes:
+        name: The site.
+        seconds: The time since it was last heard.
+    """
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class NetworkStatus:
+    """The status of a network.
+
+    Attributes:
+        sites: The sites that are connected.
+        runs: Identifiers of the jobs in progress.
+    """
+
+    sites: list[ConnectedSite]
+    runs: list[str]
+
+
+def network_status(kit: Kit) -> NetworkStatus:
+    """Ask the server who is connected.
+
+    Args:
+        kit: The kit of a lead or a member.
+
+    Raises:
+        ConfigurationError: If the server does not answer, or refuses.
+    """
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    check_server(kit)
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+    # FLARE prints its progress; the terminal is ours.
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            session = new_secure_session(kit.name, str(kit.startup), timeout=ANSWER_DEADLINE)
+        except Exception as error:  # FLARE raises several kinds
+            raise ConfigurationError(
+                f"the server of {kit.network} did not admit {kit.name}: {error}; "
+                "is this kit still valid?"
+            ) from None
+        try:
+            facts = session.get_system_info()
+        finally:
+            session.close()
+    now = time.time()
+    sites = [
+        ConnectedSite(client.name, max(0.0, now - (client.last_connect_time or now)))
+        for client in facts.client_info
+    ]
+    sites.sort(key=lambda site: site.name)
+    return NetworkStatus(sites, [job.job_id for job in facts.job_info])
