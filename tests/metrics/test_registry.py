@@ -6,6 +6,7 @@ import csv
 import io
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from equipoise.metrics.registry import (
     names,
     why_main,
 )
+from equipoise.metrics.survival import breslow_baseline
 from equipoise.report import report
 from equipoise.runs import read_result
 from equipoise.runtime.client_evaluation import score
@@ -32,11 +34,19 @@ from equipoise.task import Task
 from tests.helpers.runs import played, settings, sites
 
 CLASSES, VALUES = Task("classification", (4,), 3), Task("regression", (4,), 1)
+SURVIVAL = Task("survival", (4,), 1)
 
 
-def outputs(metric: Metric) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def outputs(metric: Metric) -> tuple[Any, Any, np.ndarray]:
     """Outputs that are right, outputs that are wrong, and the truth."""
     draw = np.random.default_rng(1)
+    if metric.needs == "survival":
+        times = np.arange(1.0, 31.0)
+        risks = -times[:, None] / 5
+        if metric.of_curves:
+            baseline = breslow_baseline(risks, times)
+            return baseline.curves(risks), baseline.curves(-risks), times
+        return risks, -risks, times
     if metric.needs == "values":
         y = draw.normal(size=30)
         return y[:, None] + 0.1 * draw.normal(size=(30, 1)), y[:, None] + 2, y
@@ -54,9 +64,9 @@ def test_the_direction_is_that_of_right_and_wrong_outputs_and_a_percentage_is_a_
     assert metric.unit in ("%", "") and (
         metric.unit == "" or 0 <= min(good, bad) <= max(good, bad) <= 1
     )
-    assert metric.fits(VALUES if metric.needs == "values" else CLASSES) and not metric.fits(
-        CLASSES if metric.needs == "values" else VALUES
-    )
+    fitting = {"values": VALUES, "survival": SURVIVAL}.get(metric.needs, CLASSES)
+    for task in (VALUES, SURVIVAL, CLASSES):
+        assert metric.fits(task) == (task is fitting)
 
 
 def test_metrics_of_one_name_share_direction_and_unit() -> None:

@@ -657,5 +657,5 @@ def _site_tests(dataset: Dataset, parts: Parts) -> Parts:
 def _strata(dataset: Dataset) -> np.ndarray | None:
     """Return what a split is stratified by: the class, or in survival analysis the event."""
     if dataset.task.survives:
-        return np.signbit(dataset.y.numpy()).astype(np.int64)
+        return np.asarray(np.signbit(dataset.y.numpy()), np.int64)
     return np.asarray(dataset.y.numpy()) if dataset.task.classifies else None

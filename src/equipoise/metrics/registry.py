@@ -58,7 +58,7 @@ class Metric:
         if wrong:
             raise ValueError(f"metric {wrong}")
 
-    def __call__(self, outputs: Array, y: Array) -> float:
+    def __call__(self, outputs: Any, y: Array) -> float:
         """Return the value over some samples."""
         return self.function(outputs, y)
 
@@ -106,6 +106,7 @@ METRICS = (
     Metric("accuracy", performance.accuracy, True, "%", "classes", statistics.Hits),
     Metric("loss", performance.log_loss, False, "", "classes", statistics.LogLoss),
     Metric("loss", performance.squared_error, False, "", "values", statistics.SquaredError),
+    Metric("loss", survival.negative_log_likelihood, False, "", "survival"),
     Metric("rmse", performance.rmse, False, "", "values", statistics.RootSquaredError),
     Metric("mae", performance.mae, False, "", "values", statistics.AbsoluteError),
     Metric("auroc", _of_ranks(clinical.auroc), True, "%", "two classes"),
@@ -129,7 +130,6 @@ METRICS = (
     Metric(
         "calibration_error", _of_probabilities(clinical.calibration_error), False, "%", "classes"
     ),
-    Metric("loss", survival.negative_log_likelihood, False, "", "survival"),
     Metric("c_index", survival.c_index, True, "%", "survival"),
     Metric("c_index_ipcw", survival.c_index_ipcw, True, "%", "survival"),
     Metric("integrated_brier", survival.integrated_brier, False, "%", "survival", of_curves=True),

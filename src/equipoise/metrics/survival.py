@@ -187,7 +187,7 @@ def kaplan_meier(targets: ArrayLike) -> SurvivalCurves:
     time, event = time_and_event(targets)
     times = np.unique(time)
     factors = [1 - (event & (time == t)).sum() / (time >= t).sum() for t in times]
-    return SurvivalCurves(times, np.cumprod(factors)[None, :])
+    return SurvivalCurves(times, float64(np.cumprod(factors))[None, :])
 
 
 def censoring_curve(targets: ArrayLike) -> SurvivalCurves:
@@ -199,7 +199,7 @@ def censoring_curve(targets: ArrayLike) -> SurvivalCurves:
         at_risk = int((time > t).sum() + ((time == t) & ~event).sum())
         censored = int(((time == t) & ~event).sum())
         factors.append(1 - censored / at_risk if at_risk else 1.0)
-    return SurvivalCurves(times, np.cumprod(factors)[None, :])
+    return SurvivalCurves(times, float64(np.cumprod(factors))[None, :])
 
 
 def brier_scores(curves: SurvivalCurves, targets: ArrayLike, times: ArrayLike) -> Array:
