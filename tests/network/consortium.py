@@ -45,10 +45,24 @@ class Consortium:
         Yields:
             The processes by name of the site; that of the server is "server".
         """
+        server = PartyProcess(self.server)
+        try:
+            server.wait_until_ready(seconds=seconds)
+            with self.running_sites(data, schema, seconds) as sites:
+                yield {"server": server, **sites}
+        finally:
+            server.end()
+
+    @contextmanager
+    def running_sites(
+        self,
+        data: Mapping[str, Path | str] | None = None,
+        schema: Path | None = None,
+        seconds: float = 120.0,
+    ) -> Iterator[dict[str, PartyProcess]]:
+        """Run the sites of a server that runs already; see `running`."""
         processes: dict[str, PartyProcess] = {}
         try:
-            processes["server"] = PartyProcess(self.server)
-            processes["server"].wait_until_ready(seconds=seconds)
             for name, kit in self.sites.items():
                 own = None if data is None else data[name]
                 processes[name] = PartyProcess(kit, parties.start_variables(own, schema))
