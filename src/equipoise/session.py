@@ -451,6 +451,18 @@ def check_resumable(
     return saved
 
 
+def is_complete(store: Store, rounds: int) -> bool:
+    """Return True if a run is finished and no client has to make or evaluate a model any more.
+
+    Args:
+        store: Its store.
+        rounds: The number of rounds of its experiment.
+    """
+    if store.meta("status") != "finished":
+        return False
+    return not store.missed(rounds) and not store.unevaluated()
+
+
 def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | None) -> None:
     """Refuse to resume a finished run.
 
@@ -460,10 +472,10 @@ def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | 
     if store.meta("status") != "finished":
         return
     if from_round is None:
-        is_complete = not store.missed(saved["rounds"]) and not store.unevaluated()
+        is_over = is_complete(store, saved["rounds"])
     else:
-        is_complete = store.flaw(store.last_round()) is None
-    if is_complete:
+        is_over = store.flaw(store.last_round()) is None
+    if is_over:
         # A kill right after the last commit leaves files that no row names.
         store.sweep()
         run = Run(store.folder)

@@ -12,7 +12,7 @@ from equipoise.experiment import Participation
 from equipoise.records import State
 from equipoise.runtime.messages import StateRef, state_file, state_of
 from equipoise.storage.checkpoint import load_server, save_server
-from equipoise.storage.store import RunError, Store
+from equipoise.storage.store import RunError, RunStopped, Store
 from equipoise.training import Training
 
 
@@ -111,11 +111,13 @@ def round_failed(
         rejected: The replies that did not count: attempt, exchange, client, reason.
         reason: The reason why the last attempt was aborted.
     """
+    kind: type[RunError] = RunStopped
     remedy = f"then `equipoise resume {store.folder}`"
     advice = f"lower participation.floor, raise participation.tries, or ask more clients; {remedy}"
     for refused_in, _, client, refusal in rejected:
         if refused_in == attempt:
             if "not finite" in refusal:
+                kind = RunError  # the same numbers would come again
                 remedy = (
                     "the training seems to have diverged: lower training.lr "
                     "or set training.clip=1, and run anew"
@@ -125,7 +127,7 @@ def round_failed(
                 f"of client {client!r}: {refusal}; {remedy}"
             )
             break
-    return RunError(
+    return kind(
         f"round {number} was given up {settings.tries} times: {reason}, "
         f"{settings.floor} needed; {advice}"
     )

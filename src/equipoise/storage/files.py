@@ -49,6 +49,10 @@ class RunError(RuntimeError):
     """A run on disk that cannot be used; the message says why and what to do."""
 
 
+class RunStopped(RunError):
+    """A run that stopped at its last committed round; resuming it tries again."""
+
+
 def is_ours(name: object) -> bool:
     """Return True for the name, inside of files/, of a file that a run keeps.
 

@@ -25,6 +25,7 @@ from equipoise.storage.files import (
     DATABASE,
     FILES,
     RunError,
+    RunStopped,
     check_entries,
     digest,
     file_flaw,
@@ -48,7 +49,16 @@ from equipoise.storage.tables import (
 from equipoise.storage.versions import Versions
 from equipoise.validation.names import quoted
 
-__all__ = ["CONFIGURATION", "DATABASE", "FILES", "FORMAT", "RoundRecord", "RunError", "Store"]
+__all__ = [
+    "CONFIGURATION",
+    "DATABASE",
+    "FILES",
+    "FORMAT",
+    "RoundRecord",
+    "RunError",
+    "RunStopped",
+    "Store",
+]
 
 
 class Store:
@@ -267,7 +277,7 @@ class Store:
             status: The status of the run after this round.
 
         Raises:
-            RunError: If the round cannot be saved; the run stays at the round before.
+            RunStopped: If the round cannot be saved; the run stays at the round before.
         """
         number = record.round
         try:
@@ -285,7 +295,7 @@ class Store:
         except (sqlite3.OperationalError, OSError) as error:
             with suppress(sqlite3.Error):
                 self.db.execute("rollback")
-            raise RunError(
+            raise RunStopped(
                 f"round {number} could not be saved to {self.folder}: {error}; "
                 f"make room or permit writing, then `equipoise resume {self.folder}`"
             ) from error

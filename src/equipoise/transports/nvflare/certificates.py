@@ -33,7 +33,13 @@ ROOT_DAYS = 3650
 DAYS = 400
 _LARGEST_ARCHIVE = 2**20  # bytes; a request and a signed certificate have a few thousand
 # Words of our kinds in FLARE's certificates.
-CERTIFICATE_TYPES = {"server": "server", "site": "client", "lead": "lead", "member": "member"}
+CERTIFICATE_TYPES = {
+    "server": "server",
+    "supervisor": "org_admin",
+    "site": "client",
+    "lead": "lead",
+    "member": "member",
+}
 _KINDS = {word: kind for kind, word in CERTIFICATE_TYPES.items()}
 
 
@@ -63,7 +69,8 @@ class Certificate:
     Attributes:
         name: The name of the party.
         organisation: Its organisation.
-        kind: "server", "site", "lead" or "member"; another word as it is in the certificate.
+        kind: "server", "supervisor", "site", "lead" or "member"; another word as it is in the
+            certificate.
         fingerprint: SHA-256 of the certificate, or of the public key in a request.
         issuer: The name of the network that signed it; empty for a request.
         begins: The time from which it is valid; None for a request.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SUBMITTED = "SUBMITTED"  # it waits to be started
+COMPLETED = "FINISHED:COMPLETED"  # the controller ended in order
 ABORTED = "FINISHED:ABORTED"
 MISSING = "FINISHED:MISSING"  # ours: the server does not know the job
 _ENDED = "FINISHED:"  # how the states of a job that has ended begin

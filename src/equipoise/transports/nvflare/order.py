@@ -8,11 +8,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from equipoise.experiment import ConfigurationError
 from equipoise.version import __version__
 
+Action = Literal["run", "deliver", "stop"]
 _RUN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -26,6 +27,8 @@ class RunOrder:
         experiment: The experiment as plain data.
         sites: The names of the sites that take part, in the order of the clients.
         from_round: Go back to the checkpoint of this round.
+        action: "run" to begin or continue the run, "deliver" to fetch it as it is, "stop" to end
+            the job that another person submitted for it.
         version: The version of Equipoise of the scientist.
     """
 
@@ -33,6 +36,7 @@ class RunOrder:
     experiment: Mapping[str, Any]
     sites: tuple[str, ...]
     from_round: int | None = None
+    action: Action = "run"
     version: str = __version__
 
     def text(self) -> str:
@@ -77,6 +81,7 @@ class RunOrder:
             isinstance(self.experiment, Mapping),
             all(isinstance(name, str) for name in self.sites),
             0 < len(self.sites) == len(set(self.sites)),
+            self.action in get_args(Action),
             self.from_round is None or (type(self.from_round) is int and self.from_round >= 0),
         ]
         if not all(valid):
