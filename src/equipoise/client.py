@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise.data import augment
@@ -21,9 +22,11 @@ from equipoise.models import Model, Outputs
 from equipoise.records import plain
 from equipoise.streams import Turn, default_generator, number, torch_stream
 from equipoise.training import GradientHook, Stepper, Training, backward, minimise
-from equipoise.training.dense import DenseNetwork
+from equipoise.training.dense import DenseNetwork, LossGradient, loss_gradient
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
+
+_READ_TOGETHER = 2**20  # numbers of inputs that are read from the data at once
 
 
 @dataclass(frozen=True)
@@ -118,12 +121,13 @@ class Client:
         attempt: int = 0,
     ) -> None:
         self.id, self.round, self.rounds, self.attempt = id, round, rounds, attempt
-        self._bench = bench.without_data()
-        self._own = (
-            {name: bench.part(id, name) for name in ("train", "validation")}
-            if bench.federation is not None
-            else {}
-        )
+        self._bench = bench.without_data
+        # Read on first use; as in `Samples`, functions do not show the data of others.
+        self._sources: dict[str, Callable[[], Samples]] = {}
+        if bench.federation is not None:
+            self._sources["train"] = lambda: bench.part(id, "train")
+            self._sources["validation"] = lambda: bench.part(id, "validation")
+        self._own: dict[str, Samples] = {}
         self.task, self.training, self.metrics = bench.task, bench.training, bench.metrics
         # After the last round the learning rate stays that of the last round.
         self.lr = bench.training.rate(min(round, rounds))
@@ -151,10 +155,12 @@ class Client:
         return self._part("validation")
 
     def _part(self, name: str) -> Samples:
-        if name not in self._own:
+        if name not in self._sources:
             raise RuntimeError(
                 f"client {self.id}: expected {name} data in this process, but none are loaded"
             )
+        if name not in self._own:
+            self._own[name] = self._sources[name]()
         return self._own[name]
 
     @contextmanager
@@ -268,53 +274,79 @@ class Client:
             Stepper(m.trained, training, changes.get("lr", self.lr), own, gradient)
             for m, own in zip(models, memories, strict=True)
         ]
-        total, seen, steps, skipped, epoch = 0.0, 0, 0, 0, 0
-        for m in models:
-            m.net.train()
-        supervise = self._bench.supervise
-        dense = self._dense_network(models, losses, supervise)
+        done = _Progress()
         with default_generator(self._bench.seed, *self._names(f"{purpose} torch")):
-            # With dropout, each model draws the numbers that it would draw alone.
-            turns = [Turn() for _ in models]
-            while len(positions) and not _is_over(training, epoch, steps):
-                steps_before = steps
+            step = self._step_of(models, losses, steppers)
+            while len(positions) and not done.is_over(training):
+                steps_before = done.steps
                 shuffled = positions[torch.randperm(len(positions), generator=order)]
-                for position, chosen in enumerate(torch.split(shuffled, training.batch)):
-                    if len(chosen) == 1 and not takes_single:
-                        skipped += 1
+                batches = self._batches_of(samples, shuffled, training.batch)
+                for position, (chosen, x, y) in enumerate(batches):
+                    size = chosen.shape[0]
+                    if size == 1 and not takes_single:
+                        done.skipped += 1
                         continue
-                    x, y = samples.at(chosen)
                     x = self._training_inputs(x.to(self.device), noise)
                     y = y.to(self.device)
-                    batch = Batch(x, y, chosen, supervise, epoch, steps, position, noise)
-                    value = self._step(models, losses, steppers, turns, batch, dense)
-                    total += value * len(chosen)
-                    seen, steps = seen + len(chosen), steps + 1
-                    if training.steps and steps >= training.steps:
+                    supervise = self._bench.supervise
+                    batch = Batch(x, y, chosen, supervise, done.epoch, done.steps, position, noise)
+                    done.add(size, step(batch))
+                    if training.steps and done.steps >= training.steps:
                         break
-                epoch += 1
-                if steps == steps_before:  # Every batch was skipped: more epochs would not help.
-                    break
-        self.steps, self.skipped = self.steps + steps, self.skipped + skipped
+                done.epoch += 1
+                if done.steps == steps_before:
+                    break  # Every batch was skipped: more epochs would not help.
+        self.steps, self.skipped = self.steps + done.steps, self.skipped + done.skipped
         if len(models) == 1:
             kept: dict[str, Any] = steppers[0].state()
         else:
             kept = {str(k): stepper.state() for k, stepper in enumerate(steppers)}
-        return FitResult(steps, total / max(1, seen), skipped, kept)
+        return FitResult(done.steps, done.mean_loss, done.skipped, kept)
 
-    def _dense_network(
-        self,
-        models: Sequence[Model],
-        losses: Sequence[Loss],
-        supervise: Callable[[Tensor, Tensor], Tensor],
-    ) -> DenseNetwork | None:
-        """Return the network if it can be trained without autograd, with the same bits."""
-        is_plain = len(models) == 1 and losses[0] is supervised
-        if not is_plain or supervise is not F.cross_entropy:
-            return None
-        if self.training.precision != "float32":
-            return None
-        return DenseNetwork.of(models[0])
+    def _batches_of(
+        self, samples: Samples, positions: Tensor, size: int
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield positions, inputs and targets of batches; several small ones are read together."""
+        numbers = max(1, math.prod(self.task.shape))
+        together = max(1, _READ_TOGETHER // (size * numbers))
+        for chosen in torch.split(positions, size * together):
+            x, y = samples.at(chosen)
+            yield from zip(
+                torch.split(chosen, size), torch.split(x, size), torch.split(y, size), strict=True
+            )
+
+    def _step_of(
+        self, models: list[Model], losses: list[Loss], steppers: list[Stepper]
+    ) -> Callable[[Batch], float]:
+        """Return the function that takes one step on a batch and returns the first model's loss."""
+        is_supervised = len(models) == 1 and losses[0] is supervised
+        gradient_of = loss_gradient(self._bench.supervise)
+        if is_supervised and gradient_of is not None and self.training.precision == "float32":
+            network = DenseNetwork.of(models[0])
+            if network is not None:
+                return self._dense_step(network, gradient_of, models[0], steppers[0])
+        for model in models:
+            model.net.train()
+        if len(models) == 1:
+            return partial(self._single_step, models[0], losses[0], steppers[0])
+        # With dropout, each model draws the numbers that it would draw alone.
+        turns = [Turn() for _ in models]
+        return partial(self._joint_step, models, losses, steppers, turns)
+
+    def _dense_step(
+        self, network: DenseNetwork, gradient_of: LossGradient, model: Model, stepper: Stepper
+    ) -> Callable[[Batch], float]:
+        """Return a step without autograd, which has the bits of one with it."""
+
+        def step(batch: Batch) -> float:
+            if not network.fits(batch.x):
+                return self._single_step(model, supervised, stepper, batch)
+            with torch.no_grad():
+                value, gradients = network.gradients(batch.x, batch.y, gradient_of)
+                stepper.apply_gradients(gradients)
+            return value.item()
+
+        return step
 
     def _forward(self, model: Model, x: Tensor) -> Outputs:
         if self.training.precision == "float32":
@@ -325,23 +357,19 @@ class Client:
         outputs.features, outputs.logits = outputs.features.float(), outputs.logits.float()
         return outputs
 
-    def _step(
+    def _single_step(self, model: Model, loss: Loss, stepper: Stepper, batch: Batch) -> float:
+        value = loss(self._forward(model, batch.x), batch)
+        stepper.step(value)
+        return value.item()
+
+    def _joint_step(
         self,
         models: list[Model],
         losses: list[Loss],
         steppers: list[Stepper],
         turns: list[Turn],
         batch: Batch,
-        dense: DenseNetwork | None,
     ) -> float:
-        if dense is not None and dense.fits(batch.x):
-            value = dense.backward(batch.x, batch.y)
-            steppers[0].apply()
-            return value.item()
-        if len(models) == 1:
-            value = losses[0](self._forward(models[0], batch.x), batch)
-            steppers[0].step(value)
-            return value.item()
         passes = []
         for model, turn in zip(models, turns, strict=True):
             with turn:
@@ -446,6 +474,37 @@ def _positions(on: Tensor | None, samples: int) -> Tensor:
     return on.nonzero().squeeze(1) if on.dtype == torch.bool else on
 
 
-def _is_over(training: Training, epoch: int, steps: int) -> bool:
-    """Return True if a fit has done its steps, or without a number of steps its epochs."""
-    return steps >= training.steps if training.steps else epoch >= training.epochs
+@dataclass
+class _Progress:
+    """How far a fit has come.
+
+    Attributes:
+        epoch: The number of epochs done.
+        steps: The number of optimiser steps.
+        skipped: The number of batches that were skipped.
+        samples: The number of samples visited.
+        total_loss: The sum of the loss over these samples.
+    """
+
+    epoch: int = 0
+    steps: int = 0
+    skipped: int = 0
+    samples: int = 0
+    total_loss: float = 0.0
+
+    def add(self, samples: int, loss: float) -> None:
+        """Count one step."""
+        self.steps += 1
+        self.samples += samples
+        self.total_loss += loss * samples
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean loss over all samples visited."""
+        return self.total_loss / max(1, self.samples)
+
+    def is_over(self, training: Training) -> bool:
+        """Return True if a fit has done its steps, or without a number of steps its epochs."""
+        if training.steps:
+            return self.steps >= training.steps
+        return self.epoch >= training.epochs

@@ -54,6 +54,7 @@ NOTIONS = (
     "collaborative",
     "representation",
     "participation",
+    "groups",
     "none",
 )
 # Requirements that a method can declare in `needs`.
@@ -262,6 +263,8 @@ class Method:
         composable_update: True if the update is right under any aggregation weights.
         composable_finish: True if `finish`, and what is served afterwards, work on the rounds of
             any method.
+        compares_groups: True if it is about groups of samples, so that without `data.groups` it
+            does nothing of its own.
         reconstruction: True if the full text or code of the paper was not available; tables mark
             such methods.
         paper: The citation.
@@ -283,6 +286,7 @@ class Method:
     composable_weights: ClassVar[bool] = False
     composable_update: ClassVar[bool] = False
     composable_finish: ClassVar[bool] = False
+    compares_groups: ClassVar[bool] = False
     reconstruction: ClassVar[bool] = False
     paper: ClassVar[str] = ""
     year: ClassVar[int | None] = None

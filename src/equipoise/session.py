@@ -272,8 +272,7 @@ class Session:
                 loop.run()
         except Interrupted:
             failure = KeyboardInterrupt(
-                f"stopped after round {store.last_round()}; "
-                f"continue with `equipoise resume {store.folder}`"
+                f"stopped after round {store.last_round()}; continue with {store.resume_command()}"
             )
             raise failure from None
         except BaseException as error:

@@ -156,9 +156,10 @@ def resume(
     with ExitStack() as on_failure:
         on_failure.callback(store.close)
         saved = check_resumable(store, from_round, dataset, experiment)
-        if store.meta("roster") is not None:
+        if store.data_at_sites:
             raise RunError(
-                f"the data of {store.folder} are at sites; continue it over their network"
+                f"the data of {store.folder} are at sites; continue it over their network with "
+                f"{store.resume_command()}"
             )
         if experiment is None:
             objects = {} if dataset is None else {"dataset": dataset}

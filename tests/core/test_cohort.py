@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -690,7 +689,7 @@ def test_the_time_of_a_round_is_divided(
 def test_a_round_that_is_given_up_says_what_helps(
     rejected: list[tuple[int, int, str, str]], advice: str
 ) -> None:
-    store: Any = SimpleNamespace(folder=Path("run"))
+    store: Any = SimpleNamespace(resume_command=lambda: "`equipoise resume run`")
     said = str(
         round_failed(
             store, Participation(floor=4, tries=2), 7, 1, rejected, "1 of 3 replies counted"

@@ -92,6 +92,9 @@ class Held:
     def __init__(self, last: int, missed: list[str] | None) -> None:
         self.last, self.late, self.removed, self.sweeps = last, missed, set[str](), 0
 
+    def resume_command(self) -> str:
+        return f"`equipoise resume {self.folder}`"
+
     def last_round(self) -> int:
         return self.last
 

@@ -82,7 +82,7 @@ def test_networks_are_built_once_and_lent_again() -> None:
         shop.take("model")
         raise ZeroDivisionError
     assert len(shop._free["model"]) == 2 and len(built) == 2
-    other = shop.without_data()
+    other = shop.without_data
     assert other.federation is None and other._free is shop._free and other.position == {}
 
 

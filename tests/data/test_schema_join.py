@@ -254,6 +254,29 @@ def test_classes_that_one_file_maps_are_joined_under_their_new_names() -> None:
     assert joined.classes == ("no", "unsure", "yes")
 
 
+def test_classes_that_a_site_maps_for_itself_are_joined_under_their_new_names() -> None:
+    coded = {"sick": {"0": "no", "1": "yes"}, "sex": {"1": "f", "2": "m"}}
+    sex = column(name="sex", kind="category", categories=["f", "m"])
+    own = {**BASE, "columns": [*BASE["columns"], sex]}
+    numbered = [*BASE["columns"], {**sex, "categories": ["1", "2"]}]
+    schemas = {
+        "a.yaml": Schema(**own),
+        "b.yaml": Schema(
+            **{**own, "columns": numbered, "classes": ["0", "1"], "sites": {"b": {"values": coded}}}
+        ),
+    }
+    joined = join_schemas(schemas)
+    assert joined.schema.classes == ("no", "yes") and joined.warnings == ()
+    assert joined.schema.columns[1].categories == ("f", "m")
+
+
+def test_a_class_that_another_site_of_the_file_may_have_stays() -> None:
+    mapped = {"values": {"sick": {"1": "yes"}}}
+    second = {**BASE, "classes": ["1", "yes"], "sites": {"b": mapped, "c": {}}}
+    joined = join_schemas({"a.yaml": Schema(**BASE), "b.yaml": Schema(**second)}).schema
+    assert joined.classes == ("1", "no", "yes")
+
+
 def test_names_that_differ_in_case_are_one_column() -> None:
     second = Schema(**{**BASE, "columns": [column(name="AGE", gaps=True)]})
     joined = join_schemas({"a.yaml": Schema(**BASE), "b.yaml": second}).schema

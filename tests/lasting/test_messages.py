@@ -57,8 +57,9 @@ def foreign_name(folder: Path) -> None:
         ),
         (
             created_twice,
-            "RUN holds a run already; resume it with `equipoise resume RUN`, "
-            "choose another --out, or remove it with --overwrite",
+            "RUN holds a run already; resume it with `equipoise resume RUN` "
+            "(add --network KIT if its data are at sites), choose another --out, "
+            "or remove it with --overwrite",
         ),
         (
             opened_twice,

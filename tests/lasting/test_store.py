@@ -567,7 +567,7 @@ def test_saved_values_are_a_mapping_of_files(tmp_path: Path) -> None:
     assert dict(saved) == {"a": 7} and "b" not in saved and len(saved) == 1
     with pytest.raises(
         CannotSave,
-        match="cannot write .*none.x: .*`equipoise resume`",
+        match="cannot write .*none.x: .*then resume the run",
     ):
         write(Record(value=7), tmp_path / "none" / "x")
 

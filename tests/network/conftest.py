@@ -1,36 +1,36 @@
-"""A network that runs for all tests of a module."""
+"""A network that tests of enrolment share: its kits are copied by tests that change them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+import os
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from equipoise.transports.nvflare.jobs import Desk, open_desk
-from equipoise.transports.nvflare.processes import PartyProcess
-from tests.network.consortium import Consortium, build
-from tests.network.hospitals import give_data, small_tables
+from tests.helpers.terminal import equipoise as equipoise
+from tests.network import consortium
+from tests.network.consortium import Consortium
+from tests.network.running import network as network
 
-SITES = ("north", "south", "west")
-
-
-@dataclass
-class RunningNetwork:
-    """Three small hospitals, their server, and a scientist who is connected to it."""
-
-    consortium: Consortium
-    processes: dict[str, PartyProcess]
-    desk: Desk
-    data: dict[str, Any]
+SITES = ("north",)  # every party costs some seconds
 
 
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNetwork]:
-    folder = tmp_path_factory.mktemp("network")
-    data = small_tables(folder / "tables", SITES)
-    consortium = build(folder / "parties", SITES)
-    give_data(consortium, folder / "tables")
-    with consortium.running() as processes, open_desk(consortium.lead) as desk:
-        yield RunningNetwork(consortium, processes, desk, data)
+@pytest.fixture(scope="session")
+def enrolled(tmp_path_factory: pytest.TempPathFactory) -> Consortium:
+    """A network with one site, which is built once for all processes of the tests."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    folder = base / "enrolled"
+    with FileLock(base / "enrolled.lock", timeout=600):
+        if not (folder / "whole").exists():
+            consortium.build(folder, SITES)
+            (folder / "whole").touch()
+    return consortium.opened(folder, SITES)
+
+
+@pytest.fixture
+def copied(enrolled: Consortium, tmp_path: Path) -> Consortium:
+    """The same network in a folder that the test may change."""
+    return consortium.copied(enrolled, tmp_path / "copied", SITES)

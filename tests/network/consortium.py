@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
 from equipoise.transports.nvflare import parties
-from equipoise.transports.nvflare.kits import Kind, Kit
+from equipoise.transports.nvflare.kits import Kind, Kit, open_kit
 from equipoise.transports.nvflare.processes import PartyProcess, free_port
 
 HOST = "localhost"
@@ -82,7 +88,6 @@ def build(folder: Path, sites: Sequence[str] = ("north", "south", "west")) -> Co
     port = free_port()
     network = parties.init_network(folder / "consortium", "hearts", f"{HOST}:{port}")
     members: list[tuple[str, Kind, str]] = [
-        (HOST, "server", "consortium"),
         (LEAD, "lead", "university"),
         (MEMBER, "member", "university"),
     ]
@@ -90,19 +95,61 @@ def build(folder: Path, sites: Sequence[str] = ("north", "south", "west")) -> Co
     recording = threading.Lock()
 
     def enrolled(name: str, kind: Kind, organisation: str) -> Kit:
-        home = folder / ("server" if kind == "server" else name)
-        requested = parties.request(home, kind, name, organisation, network.name, port)
+        home = folder / name
+        requested = parties.request(home, kind, name, organisation, network.name)
         with recording:
             signed = parties.approve(network, requested.archive)
         return parties.install(home, signed, network.root)
 
+    def enrolled_server() -> None:
+        home = folder / "server"
+        requests = parties.request_server(home, HOST, port, "consortium", network.name)
+        with recording:
+            signed = [parties.approve(network, requested.archive) for requested in requests]
+        parties.install_server(home, signed, network.root)
+
     with ThreadPoolExecutor(3) as pool:
+        server = pool.submit(enrolled_server)
         kits = list(pool.map(lambda member: enrolled(*member), members))
-    server, lead, member, *others = kits
+        server.result()
+    assert len(kits) == 2 + len(sites)
+    return opened(folder, sites)
+
+
+def opened(folder: Path, sites: Sequence[str] = ("north", "south", "west")) -> Consortium:
+    """Return the network that `build` made in a folder."""
     return Consortium(
-        network=network,
-        server=server,
-        sites={kit.name: kit for kit in others},
-        lead=lead,
-        member=member,
+        network=parties.open_network(folder / "consortium"),
+        server=open_kit(folder / "server", "server"),
+        sites={name: open_kit(folder / name, "site") for name in sites},
+        lead=open_kit(folder / LEAD, "lead"),
+        member=open_kit(folder / MEMBER, "member"),
     )
+
+
+def copied(original: Consortium, folder: Path, sites: Sequence[str]) -> Consortium:
+    """Return a copy of a network in another folder."""
+    shutil.copytree(original.server.folder.parent, folder)
+    return opened(folder, sites)
+
+
+def signed_by(
+    network: parties.Network, kit: Kit, begins: timedelta, ends: timedelta
+) -> x509.Certificate:
+    """Return a certificate for the key of a kit, signed by the consortium, valid at other times."""
+    root = network.folder / parties.ROOT
+    authority = x509.load_pem_x509_certificate((root / "rootCA.pem").read_bytes())
+    key = serialization.load_pem_private_key((root / "rootCA.key").read_bytes(), None)
+    assert isinstance(key, rsa.RSAPrivateKey)
+    old = x509.load_pem_x509_certificate(kit.certificate.read_bytes())
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(
+        authority.subject, old.subject, old.public_key(), x509.random_serial_number()
+    )
+    builder = builder.not_valid_before(now + begins).not_valid_after(now + ends)
+    return builder.sign(key, hashes.SHA256())
+
+
+def replace_certificate(kit: Kit, certificate: x509.Certificate) -> None:
+    """Put a certificate into a kit."""
+    kit.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from tests.network.conftest import SITES, RunningNetwork
 from tests.network.hospitals import assert_same_bits
+from tests.network.running import SITES, RunningNetwork
 
 
 @pytest.mark.parametrize("method", ["scaffold", {"name": "fedavg", "finish": "poise"}])

@@ -27,9 +27,9 @@ from equipoise.transports.nvflare.order import RunOrder
 from equipoise.transports.nvflare.scientist import submit, watch_until_end
 from equipoise.transports.nvflare.serving import Outcome
 from tests.network import evil
-from tests.network.conftest import SITES, RunningNetwork
 from tests.network.consortium import build
 from tests.network.hospitals import give_data, small_tables
+from tests.network.running import SITES, RunningNetwork
 
 pytestmark = pytest.mark.slow
 SECRETS = {"cell": "patient4711", "column": "hiv_status4711", "exception": "ward4711"}
@@ -208,15 +208,19 @@ def test_a_site_refuses_what_no_server_of_ours_sends(
         "oversized": "refused:size",
         "other site": "refused:name",
         "closed": "refused:closed",
+        "no ticket": "refused:opening",
         "schema": "refused:experiment",
         "foreign code": "refused:method",
+        "describe": "",
         "open": "",
         "init": "refused:step",
         "private": "refused:step",
         "evaluation": "refused:message",
         "client": "refused:name",
         "path": "refused:message",
+        "other ticket": "refused:opening",
         "close": "",
+        "replayed": "refused:opening",
     }
     refused = [answer["size"] for name, answer in answers.items() if codes[name]]
     assert max(refused) < 256  # a code, and no text

@@ -15,9 +15,9 @@ from equipoise.experiment import experiment
 from equipoise.runs import Run
 from equipoise.transports.nvflare.jobs import open_desk
 from equipoise.transports.nvflare.scientist import submit, watch_until_end
-from tests.network.conftest import RunningNetwork
 from tests.network.consortium import build
 from tests.network.hospitals import HEART, HOSPITALS, assert_same_bits, give_data, heart_tables
+from tests.network.running import RunningNetwork
 
 pytestmark = [
     pytest.mark.slow,

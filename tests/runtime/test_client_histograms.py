@@ -255,6 +255,7 @@ def test_a_run_of_format_5_shows_its_coarse_values_and_their_resolution(tmp_path
         db.execute("delete from curves")
         db.execute("delete from measurements where phase = 'clinical'")
         db.execute("alter table curves drop column bins")
+        db.execute("drop table group_curves")
         db.execute("update meta set value = '5' where key = 'format'")
         for client, table in tables.items():
             for c, score in np.argwhere(table[:, :2].any(1)):
@@ -296,6 +297,7 @@ def test_a_run_of_format_3_goes_on_and_going_back_takes_counts_along(tmp_path: P
     store.close()
     with sqlite3.connect(tmp_path / "run" / "run.db") as db:
         db.execute("drop table curves")
+        db.execute("drop table group_curves")
         db.execute("delete from measurements where phase = 'clinical'")
         db.execute("update meta set value = '3' where key = 'format'")
     assert Run(tmp_path / "run").counts() == {}

@@ -59,7 +59,7 @@ def test_a_state_that_cannot_be_written_is_one_sentence(
     (tmp_path / name[:2]).write_text("a file where the folder should be")
     with pytest.raises(
         CannotSave,
-        match="cannot write .*`equipoise resume`",
+        match="cannot write .*then resume the run",
     ):
         kind(tmp_path).write(name, RECORD)
 

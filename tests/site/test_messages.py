@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from equipoise import methods
+from equipoise.data.agreement import task_of
 from equipoise.experiment import experiment
+from equipoise.experiment.build import prepare
 from equipoise.records import Down, Record
 from equipoise.runtime import wire
 from equipoise.runtime.evaluation_messages import EvaluateModels, PredictShared, SendModel
@@ -21,7 +26,8 @@ from equipoise.session import job_of
 from equipoise.site import Site, SiteSettings
 from equipoise.site.checks import is_step
 from equipoise.site.messages import CODES, message, packed, perform_message, unpacked
-from equipoise.site.runtime import SiteRuntime
+from equipoise.site.runtime import Result, SiteRuntime
+from equipoise.transports.apart import Apart
 from equipoise.tree import Tree
 from equipoise.version import __version__
 from tests.helpers.apart_sites import apart_config
@@ -42,7 +48,7 @@ class Stranger:
         self.job = job_of(experiment(config).with_model((1, 8, 8)), RUN)
         self.folder = tmp / SECRET / "site"
         self.site = Site("bo", SiteSettings(own, self.folder, **changes), SiteRuntime)
-        self.answers: list[bytes] = []
+        self.ticket = ""
 
     def send(self, data: bytes) -> Any:
         """Send bytes; return the answer after checking that it is a code without any text."""
@@ -57,8 +63,27 @@ class Stranger:
     def code(self, data: bytes) -> str:
         return str(self.send(data)["code"])
 
-    def open(self) -> None:
-        assert self.code(message("open", "bo", self.job).joined()) == ""
+    def describe(self, job: Job | None = None) -> Any:
+        """Let the site describe its data, which gives the ticket of the next opening."""
+        answer = self.send(message("describe", "bo", job or self.job).joined())
+        self.ticket = answer.get("ticket", "")
+        return answer
+
+    def opening(self, job: Job | None = None) -> bytes:
+        return message("open", "bo", job or self.job, ticket=self.ticket).joined()
+
+    def open(self, job: Job | None = None) -> str:
+        """Open a run as a server does; return the code."""
+        code = str(self.describe(job)["code"])
+        return code or self.code(self.opening(job))
+
+    def restart(self) -> None:
+        """End the site and start it anew."""
+        self.site.close()
+        self.site = Site("bo", self.site.settings, SiteRuntime)
+
+    def closing(self) -> bytes:
+        return message("close", "bo", self.job, ticket=self.ticket).joined()
 
     def request(self, **more: Any) -> Request:
         model = Tree({}, "model")
@@ -66,7 +91,7 @@ class Stranger:
         return Request(**{**values, "round": 1, "rounds": 2, "exchange": 1, **more})
 
     def perform(self, **more: Any) -> bytes:
-        return perform_message(self.job, self.request(**more), None).joined()
+        return perform_message(self.job, self.request(**more), None, ticket=self.ticket).joined()
 
     def changed(self, data: bytes, **changes: Any) -> bytes:
         """Return a message with other entries."""
@@ -82,7 +107,7 @@ def stranger(tmp_path: Path) -> Stranger:
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
     """A site whose run is open, for messages that change nothing."""
     stranger = Stranger(tmp_path_factory.mktemp("opened"))
-    stranger.open()
+    assert stranger.open() == ""
     yield stranger
     stranger.site.close()
 
@@ -104,10 +129,27 @@ def evaluation(stranger: Stranger, **changes: Any) -> bytes:
 
 OUTPUTS = PredictShared(Down(model=Tree({}, "model")), "global", 0, 2**40)
 STATE = (state_name("bo", 1, 0, 1), "0" * 64)
+TENSOR = torch.ones(3)
 BROKEN: dict[str, tuple[str, Callable[[Stranger], bytes]]] = {
     "no message": ("message", lambda s: b"hello"),
     "empty": ("message", lambda s: b""),
     "protocol": ("protocol", lambda s: s.changed(s.perform(), protocol=2)),
+    "protocol is a tensor": ("protocol", lambda s: s.changed(s.perform(), protocol=TENSOR)),
+    "protocol is true": ("protocol", lambda s: s.changed(s.perform(), protocol=True)),
+    "version is a tensor": ("version", lambda s: s.changed(s.perform(), version=TENSOR)),
+    "name is a tensor": ("name", lambda s: s.changed(s.perform(), site=TENSOR)),
+    "kind is a tensor": ("message", lambda s: s.changed(s.perform(), kind=TENSOR)),
+    "digest is a tensor": ("experiment", lambda s: s.changed(s.perform(), experiment=TENSOR)),
+    "ticket is a tensor": ("opening", lambda s: s.changed(s.perform(), ticket=TENSOR)),
+    "no ticket": ("opening", lambda s: s.changed(s.perform(), ticket=None)),
+    "deadline is a tensor": ("message", lambda s: s.changed(s.perform(), deadline=TENSOR)),
+    "deadline is no number": ("message", lambda s: s.changed(s.perform(), deadline=math.nan)),
+    "deadline is over": ("message", lambda s: s.changed(s.perform(), deadline=-1.0)),
+    "client with a surrogate": ("name", lambda s: s.perform(client="\ud800")),
+    "client with a surrogate and a state": (
+        "name",
+        lambda s: s.perform(client="\ud800", state=STATE),
+    ),
     "no protocol": ("protocol", lambda s: packed({"kind": "perform"})),
     "version": ("version", lambda s: s.changed(s.perform(), version="0.0")),
     "name": ("name", lambda s: s.changed(s.perform(), site="ada")),
@@ -181,15 +223,15 @@ def test_nothing_is_performed_before_a_run_is_open_or_after_it_is_closed(
     stranger: Stranger,
 ) -> None:
     assert stranger.code(stranger.perform()) == "refused:closed"
-    stranger.open()
-    assert stranger.code(message("close", "bo", stranger.job).joined()) == ""
+    assert stranger.open() == ""
+    assert stranger.code(stranger.closing()) == ""
     assert stranger.code(stranger.perform()) == "refused:closed"
 
 
 def test_rounds_and_attempts_do_not_go_back_until_the_run_is_opened_again(
     stranger: Stranger,
 ) -> None:
-    stranger.open()
+    assert stranger.open() == ""
 
     def checked(**at: int) -> str:
         return stranger.code(stranger.perform(step="@present", down=Record(), exchange=0, **at))
@@ -197,12 +239,160 @@ def test_rounds_and_attempts_do_not_go_back_until_the_run_is_opened_again(
     assert checked(round=2, attempt=1) == ""
     assert checked(round=2, attempt=0) == checked(round=1, attempt=5) == "refused:round"
     assert checked(round=2, attempt=1) == checked(round=3, attempt=0) == ""
-    stranger.open()
+    assert stranger.open() == ""
     assert checked(round=1, attempt=0) == ""
 
 
+# Messages that arrive again.
+
+
+def train(stranger: Stranger, **more: Any) -> bytes:
+    """Return a message whose step, a round of training, writes a state."""
+    job = experiment(stranger.job.experiment)
+    bench, _ = prepare(job, task_of(job.data.schema), ["bo"])
+    model = bench.initial("model")
+    return stranger.perform(down=Down(model=model, control=0 * model.params), **more)
+
+
+def state_files(stranger: Stranger) -> dict[str, bytes]:
+    files = sorted((stranger.folder / RUN / "states").rglob("*.safetensors"))
+    return {path.name: path.read_bytes() for path in files}
+
+
+def test_messages_of_an_earlier_opening_change_no_state(stranger: Stranger) -> None:
+    assert stranger.open() == ""
+    old = [stranger.opening(), train(stranger, round=1), stranger.closing()]
+    assert stranger.code(old[1]) == ""
+    assert stranger.open() == ""
+    assert stranger.code(train(stranger, round=2)) == ""
+    newest = state_files(stranger)
+    assert len(newest) == 1
+    assert [stranger.code(data) for data in old] == ["refused:opening"] * 3
+    assert state_files(stranger) == newest
+    present = stranger.perform(step="@present", down=Record(), exchange=0, round=2)
+    assert stranger.code(present) == "", "the newer opening is still open"
+
+
+def test_messages_of_before_a_restart_of_the_site_change_no_state(stranger: Stranger) -> None:
+    description = message("describe", "bo", stranger.job).joined()
+    assert stranger.open() == ""
+    old = [description, stranger.opening(), train(stranger, round=1)]
+    assert stranger.code(old[-1]) == stranger.code(train(stranger, round=2)) == ""
+    newest = state_files(stranger)
+    stranger.restart()
+    codes = [stranger.code(data) for data in old]
+    assert codes == ["", "refused:opening", "refused:closed"]
+    assert state_files(stranger) == newest
+
+
+def test_an_opening_that_arrives_twice_changes_nothing(stranger: Stranger) -> None:
+    assert stranger.open() == ""
+    assert stranger.code(train(stranger, round=2)) == ""
+    assert stranger.code(stranger.opening()) == ""
+    assert stranger.code(train(stranger, round=1)) == "refused:round"
+
+
+def test_a_ticket_opens_no_other_run(stranger: Stranger) -> None:
+    stranger.describe()
+    assert stranger.code(stranger.opening(replace(stranger.job, run=OTHER_RUN))) == (
+        "refused:opening"
+    )
+
+
+def test_a_step_whose_state_is_absent_deletes_no_state(stranger: Stranger) -> None:
+    assert stranger.open() == ""
+    assert stranger.code(train(stranger, round=1)) == ""
+    states = state_files(stranger)
+    absent = (state_name("bo", 2, 0, 1), "0" * 64)
+    assert stranger.code(train(stranger, round=2, exchange=2, state=absent)) == "no-state"
+    assert state_files(stranger) == states
+
+
+# Waits.
+
+
+class Hanging:
+    """A runtime at the seam of a site, whose step ends when it is interrupted."""
+
+    def __init__(self, name: str, settings: SiteSettings) -> None:
+        self.inner = SiteRuntime(name, settings)
+        self.is_working = threading.Event()
+        self.is_interrupted = threading.Event()
+
+    def describe(self, job: Job) -> Result:
+        return self.inner.describe(job)
+
+    def open(self, job: Job, folder: Path) -> Result:
+        return self.inner.open(job, folder)
+
+    def perform(self, request: Request, deadline: float) -> Result:
+        self.is_working.set()
+        ended = self.is_interrupted.wait(60)
+        return Result("refused:ended" if ended else "late")
+
+    def interrupt(self) -> None:
+        self.is_interrupted.set()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[tuple[Stranger, list[str]]]:
+    """A site that performs a step which does not end, and the codes of that step."""
+    stranger = Stranger(tmp_path, wait=0.2)
+    runtime = Hanging("bo", stranger.site.settings)
+    stranger.site = Site("bo", stranger.site.settings, lambda *_: runtime)
+    assert stranger.open() == ""
+    codes: list[str] = []
+    data = stranger.perform()
+    thread = threading.Thread(target=lambda: codes.append(stranger.code(data)))
+    thread.start()
+    assert runtime.is_working.wait(30)
+    yield stranger, codes
+    runtime.interrupt()
+    thread.join(30)
+    assert codes == ["refused:ended"]
+
+
+HangingSite = tuple[Stranger, list[str]]
+
+
+def test_a_close_does_not_wait_for_a_step(hanging: HangingSite) -> None:
+    stranger, _ = hanging
+    assert stranger.code(stranger.closing()) == ""
+    assert stranger.code(stranger.perform()) == "refused:closed"
+
+
+def test_a_site_that_is_ended_does_not_wait_for_a_step(hanging: HangingSite) -> None:
+    stranger, _ = hanging
+    stranger.site.close()
+    assert stranger.code(stranger.perform()) == "refused:closed"
+
+
+def test_a_server_that_was_started_anew_does_not_wait_for_a_step(hanging: HangingSite) -> None:
+    stranger, _ = hanging
+    assert stranger.open() == "", "it describes and opens"
+
+
+def test_messages_that_arrive_again_do_not_end_a_step(hanging: HangingSite) -> None:
+    stranger, codes = hanging
+    assert stranger.code(stranger.opening()) == ""
+    assert stranger.describe()["code"] == ""
+    assert stranger.code(stranger.changed(stranger.closing(), ticket="0" * 32)) == "refused:opening"
+    assert codes == []
+
+
+def test_a_message_waits_for_a_step_only_so_long(hanging: HangingSite) -> None:
+    stranger, codes = hanging
+    assert stranger.code(stranger.perform()) == "refused:busy"
+    other = replace(stranger.job, experiment={**stranger.job.experiment, "seed": 8})
+    assert stranger.describe(other)["code"] == "refused:busy"
+    assert codes == []
+
+
 def test_an_earlier_exchange_of_a_round_that_arrives_again_is_refused(stranger: Stranger) -> None:
-    stranger.open()
+    assert stranger.open() == ""
     assert stranger.code(stranger.perform(exchange=2, state=STATE)) == "no-state"
     assert stranger.code(stranger.perform(exchange=1)) == "refused:round"
     assert stranger.code(stranger.perform(exchange=2, state=STATE)) == "no-state"
@@ -215,18 +405,18 @@ def test_an_experiment_with_another_schema_than_the_agreed_one_is_refused(tmp_pa
     agreed = tmp_path / "agreed.yaml"
     agreed.write_text("classes: ['0', '1', '2']\nshape: [1, 8, 8]\n")
     stranger = Stranger(tmp_path, schema=agreed)
-    assert stranger.code(message("describe", "bo", stranger.job).joined()) == ""
+    assert stranger.describe()["code"] == ""
     agreed.write_text("classes: ['0', '1', '3']\nshape: [1, 8, 8]\n")
-    assert stranger.code(message("open", "bo", stranger.job).joined()) == "refused:schema"
+    assert stranger.code(stranger.opening()) == "refused:schema"
 
 
 def test_a_run_is_not_opened_with_another_experiment(stranger: Stranger) -> None:
-    stranger.open()
+    assert stranger.open() == ""
     other = replace(stranger.job, experiment={**stranger.job.experiment, "seed": 8})
-    assert stranger.code(message("open", "bo", other).joined()) == "refused:experiment"
+    assert stranger.open(other) == "refused:experiment"
     ignored = {"workers": 7, "device": "cuda", "memory": 1, "keep": 9, "faults": {"dropout": 0.5}}
     same = replace(stranger.job, experiment={**stranger.job.experiment, **ignored})
-    assert stranger.code(message("open", "bo", same).joined()) == ""
+    assert stranger.open(same) == ""
 
 
 @pytest.mark.parametrize("allowed", [("fedavg",), ()])
@@ -288,7 +478,7 @@ def test_names_of_data_and_deaths_are_ignored(stranger: Stranger) -> None:
     job = replace(stranger.job, experiment={**stranger.job.experiment, "data": data})
     answer = stranger.send(message("describe", "bo", job).joined())
     assert answer["code"] == "" and answer["roster"]["sizes"]["train"]["bo"] > 0
-    stranger.open()
+    assert stranger.open() == ""
     dies = stranger.perform(step="@present", down=Record(), exchange=0, die=True)
     assert stranger.code(dies) == "", "this process is still alive"
 
@@ -305,7 +495,7 @@ def test_a_site_with_fewer_samples_than_its_minimum_takes_no_part(
     minimum: int, code: str, tmp_path: Path
 ) -> None:
     stranger = Stranger(tmp_path, minimum_rows=minimum)
-    assert stranger.code(message("describe", "bo", stranger.job).joined()) == code
+    assert stranger.describe()["code"] == code
 
 
 def test_a_step_that_raises_has_a_code_and_its_text_is_in_the_log(opened: Stranger) -> None:
@@ -330,7 +520,7 @@ def test_a_state_that_is_not_there_has_a_code(opened: Stranger) -> None:
 
 def test_a_personal_model_does_not_leave(tmp_path: Path) -> None:
     stranger = Stranger(tmp_path, "standalone")
-    stranger.open()
+    assert stranger.open() == ""
     for name in ("personal", "local", "global"):
         request = SendModel(Down(), name)
         data = stranger.perform(step=request.step, down=request.record(), exchange=0)
@@ -340,7 +530,7 @@ def test_a_personal_model_does_not_leave(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_has_a_code(tmp_path: Path) -> None:
     stranger = Stranger(tmp_path)
     stranger.folder.write_text("a file in its place")
-    assert stranger.code(message("open", "bo", stranger.job).joined()) == "disk-full"
+    assert stranger.open() == "disk-full"
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -350,7 +540,13 @@ def test_random_bytes_have_a_code(data: bytes, opened: Stranger) -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 2**70) | st.floats() | st.text(max_size=8),
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 2**70)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.just("\ud800")
+    | st.sampled_from([torch.ones(3), torch.ones(()), torch.ones(0)]),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
     ),
@@ -385,7 +581,7 @@ def test_messages_with_a_random_entry_have_a_code(
         data = packed(entries)
     except (TypeError, ValueError):
         return  # no bytes hold such a message
-    opened.send(data)
+    assert opened.code(data) != "raised"
 
 
 FIELDS = (
@@ -411,8 +607,20 @@ def test_requests_with_a_random_field_have_a_code(field: str, value: Any, opened
         data = opened.changed(opened.perform(), request=fields, down=Record())
     except (TypeError, ValueError):
         return
-    opened.send(data)
+    assert opened.code(data) != "raised"
     opened.open()  # a large number of a round would be the last one that is accepted
+
+
+@pytest.mark.parametrize(
+    "name", [".", "..", ".hidden", "-rf", "a\\b", "c:", "a*", "end.", "a/b", ""]
+)
+def test_a_name_that_is_unsafe_as_the_name_of_a_file_is_no_name_of_a_site(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="rename it"):
+        Site(name, SiteSettings(tmp_path, tmp_path), SiteRuntime)
+    with pytest.raises(ValueError, match="rename it"):
+        Apart({name: Site("bo", SiteSettings(tmp_path, tmp_path), SiteRuntime)})
 
 
 # Steps.

@@ -19,7 +19,7 @@ from equipoise.runs.notes import notes
 from equipoise.runtime.messages import Reply, Request
 from equipoise.storage.store import RunError
 from equipoise.transports.inprocess import InProcess
-from tests.helpers.answers import CommandLine
+from tests.helpers.answers import CommandLine, one_sentence
 from tests.helpers.runs import assert_same, config, everything, played, settings
 from tests.helpers.transports import sites_given
 
@@ -144,7 +144,7 @@ def test_a_client_that_missed_the_last_evaluation_is_evaluated_at_resume(
     late = simulate.resume(tmp_path / "run", experiment=sites_given(job))
     whole = played(job, tmp_path / "whole")
     assert late.final() == {client: whole.final()[client] for client in late.final()}
-    assert set(late.final()) == set(whole.final()) and late.counts().keys() == whole.counts().keys()
+    assert list(late.final()) == list(whole.final()) and [*late.counts()] == [*whole.counts()]
     assert sorted(
         map(str, late.columns("client", "model", "split", "metric", "value", phase="final"))
     ) == sorted(
@@ -194,10 +194,16 @@ def test_results_say_how_many_clients_were_evaluated(
     assert any("3 of 4 clients evaluated" in note for note in shown["notes"])
 
 
-def test_a_run_whose_last_evaluation_all_missed_has_no_final_values(tmp_path: Path) -> None:
+def test_a_run_whose_last_evaluation_all_missed_has_no_final_values(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = []
     for client in ("ada", "bo", "cy", "di"):
         script.append({"round": 2, "client": client, "kind": "drop", "exchange": 0})
     run = played(settings("fedavg", rounds=2, faults={"script": script}), tmp_path / "run")
     assert run.status == "finished" and run.final() == {}
     assert any("0 of 4 clients evaluated" in note for note in notes(read_result(run)))
+    run.store.close()
+    equipoise = CommandLine(capfd, monkeypatch)
+    sentence = one_sentence(equipoise("report", tmp_path / "run", "--out", tmp_path / "page.html"))
+    assert "0 of 4 clients evaluated" in sentence and "equipoise resume" in sentence

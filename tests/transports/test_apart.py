@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from equipoise import methods, simulate
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.records import Up
 from equipoise.runs import Run, read_result
+from equipoise.runs.notes import notes
 from equipoise.runtime.messages import Reply, Request
 from equipoise.session import Session, server_data
 from equipoise.site.messages import packed, unpacked
@@ -22,6 +25,7 @@ from equipoise.site.settings import AUDIT
 from equipoise.storage.store import RunError
 from equipoise.storage.tables import RoundRecord
 from equipoise.transports.apart import Apart
+from equipoise.watch.progress import progress_of
 from tests.helpers.answers import CommandLine, one_sentence
 from tests.helpers.apart_sites import (
     Network,
@@ -168,6 +172,28 @@ def test_a_site_away_at_the_finish_makes_its_model_at_resume(tmp_path: Path) -> 
     whole = run_joined(config, tmp_path / "whole")
     assert late.final() == {client: whole.final()[client] for client in late.final()}
     assert set(late.final()) == set(whole.final())
+
+
+def test_texts_about_a_run_of_sites_advise_a_command_that_can_resume_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = apart_config(tmp_path, "fedavg")
+    folder = tmp_path / "run"
+    command = f"`equipoise resume {folder} --network KIT`"
+    network = network_of(tmp_path)
+    stop = Calling(on_round=lambda record: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt, match=re.escape(command)):
+        run_apart(config, folder, network.transport(), callbacks=stop)
+    assert command in progress_of(Run(folder)).words
+    equipoise = CommandLine(capfd, monkeypatch)
+    assert equipoise("report", folder, "--out", tmp_path / "page.html")[0] == 0
+    assert "--network KIT" in (tmp_path / "page.html").read_text()
+    assert command in one_sentence(equipoise("resume", folder))
+    run = resume_apart(folder, Leaving(network, at_evaluation(2)))
+    assert any(command in note for note in notes(read_result(run)))
+    run.store.close()
+    with pytest.raises(RunError, match=re.escape(command)):
+        resume_apart(folder, Leaving(network, at_evaluation(2)))
 
 
 def test_a_run_resumes_while_a_site_is_away(tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def test_a_disk_that_is_full_ends_the_run_with_a_sentence(
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(
         CannotSave,
-        match=r"cannot write .*No space left on device; make room or permit writing there, then .*equipoise resume",
+        match=r"cannot write .*No space left on device; make room or permit writing there, then resume the run",
     ):
         played(settings("scaffold"), tmp_path / "run", transport=transports(tmp_path)[kind])
     monkeypatch.undo()

@@ -125,6 +125,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a slash": (lambda f: replace(f, ids=("ada", "../bo", "cy", "di")), "client id '../bo': expected 1 to 64 printable characters without /"),
     "a control character": (lambda f: replace(f, ids=("ada", "bo\x1b[2J", "cy", "di")), "client id 'bo.*: expected 1 to 64 printable"),
     "too long": (lambda f: replace(f, ids=("ada", "b" * 65, "cy", "di")), "client id 'bbb.*: expected 1 to 64"),
+    "a folder": (lambda f: replace(f, ids=("ada", "..", "cy", "di")), "client id '..': expected no name of a folder"),
     "empty": (lambda f: replace(f, ids=("ada", "", "cy", "di")), "client id '': expected 1 to 64"),
     "no training samples": (
         lambda f: replace(f, train=Parts.of([np.empty(0, np.int64)] * 4)),

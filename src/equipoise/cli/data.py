@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from equipoise.data.config import DataConfig
     from equipoise.data.sets.download import Progress
     from equipoise.experiment import Experiment
+    from equipoise.method import Method
 
 app = typer.Typer(
     help="Data sets: list, show, fetch, import; check your own; and the partitions.",
@@ -405,10 +406,27 @@ def _registered_shape(config: DataConfig) -> tuple[int, ...] | None:
 
 def method_advice(experiments: Iterable[Experiment]) -> None:
     """Print the advice of methods before training on standard error, each sentence once."""
-    advice = (experiment.build_method().advice(experiment.rounds) for experiment in experiments)
+    advice = []
+    for experiment in experiments:
+        method = experiment.build_method()
+        advice += [method.advice(experiment.rounds), _group_advice(method, experiment)]
     for text in dict.fromkeys(advice):
         if text:
             print(text, file=sys.stderr)
+
+
+def _group_advice(method: Method, experiment: Experiment) -> str:
+    """Return a sentence about a method by group that has no groups; empty if all is well."""
+    from equipoise.composition import parts
+
+    base, guests = parts(method)
+    for part in (base, *guests.values()):
+        if part.compares_groups and not experiment.data.groups:
+            return (
+                f"{part.title} is about groups of samples, and data.groups is not set, so it does "
+                "nothing of its own; name columns, such as --set data.groups=[sex]"
+            )
+    return ""
 
 
 def _metadata(name: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from equipoise import methods, simulate
 from equipoise.cli import output
+from equipoise.composition import parts
 from equipoise.data import Federation, from_arrays
 from equipoise.data.agreement import task_of
 from equipoise.data.dataset import Dataset
@@ -150,7 +151,7 @@ def _values(method: str, path: Path | None) -> dict[str, Any]:
             )
         task = task_of(whole.data.schema)
         values |= {key: content[key] for key in _TAKEN if key in content}
-        if whole.build_method().name == method:
+        if type(parts(whole.build_method())[0]) is methods.find(method):
             values["method"] = content["method"]
     data = {"partition": "natural", "split": (0.6, 0.2, 0.2)}
     return values | {"data": data, "dataset": _random(task), "rounds": ROUNDS, "workers": 0}

@@ -49,7 +49,7 @@ def init(
 
 @app.command()
 def approve(
-    request: Annotated[Path, typer.Argument(help="the request of a party, NAME.request.zip")],
+    request: Annotated[list[Path], typer.Argument(help="requests of parties, NAME.request.zip")],
     folder: Annotated[Path, typer.Option(help="the folder of the consortium")] = Path("."),
     days: Annotated[
         int, typer.Option(min=1, max=3650, help="lifetime of the certificate in days")
@@ -59,18 +59,26 @@ def approve(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
-    """Approve the request of a party, after comparing its fingerprint.
+    """Approve requests of parties, after comparing their fingerprints.
 
     equipoise network approve va.request.zip --folder consortium
 
     The same request approved again renews the certificate; the key stays the same.
     """
+    from equipoise.transports.nvflare import parties
+
+    network = parties.open_network(folder)
+    for archive in request:
+        _approve(network, archive, days, replace, yes)
+
+
+def _approve(network: Network, archive: Path, days: int, replace: bool, yes: bool) -> None:
+    """Show a request, ask, and sign it."""
     from equipoise.cli import output
     from equipoise.transports.nvflare import parties
     from equipoise.transports.nvflare.certificates import read_request, read_signed
 
-    network = parties.open_network(folder)
-    received = read_request(request)
+    received = read_request(archive)
     parties.check_request(network, received, replace)
     _show(network, received)
     output.say(f"  certificate  for {days} days, until {_in_days(days)}")
@@ -78,7 +86,7 @@ def approve(
     if not yes and not typer.confirm(f"approve this {received.certificate.kind}?"):
         output.say("nothing was signed")
         raise typer.Exit(1)
-    signed = parties.approve(network, request, days, replace)
+    signed = parties.approve(network, archive, days, replace)
     ends = read_signed(signed).certificate.ends
     output.say(f"signed until {ends:%Y-%m-%d}; send {signed} back, and the party runs:", wrap=False)
     command = _install_command(received.certificate.kind)

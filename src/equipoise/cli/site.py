@@ -82,11 +82,11 @@ def check(kit: KitFolder, data: Data = None, schema: SchemaFile = None) -> None:
     if not differences:
         output.say("kit          locked: two classes, no shipped code, no shell, no log streaming")
     warnings += _check_data(opened, data, schema)
+    for line in warnings:
+        output.say(output.styled("warning: ", "yellow"), line, wrap=False)
     check_server(opened)
     host, port = opened.server
     output.say(f"server       {host}:{port} answers, with mutual TLS", wrap=False)
-    for line in warnings:
-        output.say(output.styled("warning: ", "yellow"), line, wrap=False)
     if differences:
         raise typer.Exit(2)
     party.next_step("next:", _start_command(kit, data, schema))

@@ -27,7 +27,7 @@ from equipoise.metrics.registry import Metric
 from equipoise.runs import MetricResult, Run, RunResult, read_result
 from equipoise.runs.aggregates import NAN, Aggregates
 from equipoise.runs.baseline import ALONE, find_baseline, is_baseline_for, runs_in, unmatched
-from equipoise.runs.notes import one_class
+from equipoise.runs.notes import one_class, unevaluated
 from equipoise.storage.store import DATABASE, RunError
 from equipoise.validation.names import closest, quoted
 from equipoise.validation.regular_files import check_regular
@@ -394,8 +394,8 @@ def _common_clients(metric: str, runs: Sequence[RunResult]) -> dict[_Served, Met
     common = [client for client in scores[0].values if all(client in one.values for one in scores)]
     known = set(common)
     measured = dict.fromkeys(client for one in scores for client in (*one.undefined, *one.values))
-    unevaluated = {client for run in runs for client in run.unevaluated}
-    undefined = [client for client in measured if client not in known | unevaluated]
+    absent = {client for run in runs for client in run.unevaluated}
+    undefined = [client for client in measured if client not in known | absent]
     return {
         _served(run): one.only(common, undefined) for run, one in zip(runs, scores, strict=True)
     }
@@ -449,8 +449,7 @@ def _check_status(run: Run, finished: bool) -> None:
     if status == "running":
         raise RunError(f"{run.folder} is still in progress ({progress}); wait for it to end")
     raise RunError(
-        f"{run.folder} was stopped after {progress}; complete it with "
-        f"`equipoise resume {run.folder}`"
+        f"{run.folder} was stopped after {progress}; complete it with {run.store.resume_command()}"
     )
 
 
@@ -464,6 +463,8 @@ def _check_measured(result: RunResult) -> None:
         return
     if scores.undefined:
         raise RunError(f"{result.folder} has no result: {one_class(scores)}")
+    if len(result.unevaluated) == len(result.clients):
+        raise RunError(f"{result.folder} has no result: {unevaluated(result)}")
     split = result.main_split
     raise RunError(
         f"{result.folder} has no {result.main_metric} on {split} data; measure it: "

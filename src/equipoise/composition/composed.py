@@ -107,9 +107,10 @@ class Composed(Method):
         copies = {slot: copy(self.guests[slot]) for slot in SLOTS if slot in self.guests}
         object.__setattr__(self, "guests", copies)
         if "finish" in copies:
-            # It ends with the base's models in place of its own: `base_models` is shadowed in the
-            # instance, as slots are in `flow`.
+            # It ends with the base's models in place of its own: `base_models` and `main_of_base`
+            # are shadowed in the instance, as slots are in `flow`.
             vars(copies["finish"])["base_models"] = self._served_by_base
+            vars(copies["finish"])["main_of_base"] = self._main_of_base
 
     @property
     def title(self) -> str:
@@ -189,6 +190,13 @@ class Composed(Method):
         with client.host_state():
             served = self.base.serves(client, down)
             return {name: _not_main(model) for name, model in served.items()}
+
+    def _main_of_base(self, client: Client, down: Down) -> str:
+        """Return the name of the model that clients of the base end up using."""
+        with client.host_state():
+            served = self.base.serves(client, down)
+        marked = [name for name, one in served.items() if isinstance(one, Served) and one.main]
+        return next(iter([*marked, *served]))
 
     def _with_inputs(self, server: Server, state: State, cohort: Cohort) -> Cohort:
         """Return a cohort for exchanges of the base, which change inputs like any other."""

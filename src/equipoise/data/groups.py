@@ -134,6 +134,22 @@ def groups_of(dataset: Dataset, columns: Mapping[str, Edges]) -> Groups | None:
     return Groups(tuple(columns), tuple(names), np.stack(codes, axis=1))
 
 
+def names_of_cells(cells: np.ndarray, edges: Edges, column: str) -> list[str]:
+    """Return the group of each cell of a column; `MISSING` if it has none.
+
+    Args:
+        cells: The cells.
+        edges: The edges of bins; none: every value is a group.
+        column: The name of the column, for messages.
+    """
+    cells = numbers_if_all(cells)
+    if edges:
+        names = (*bin_names(edges), MISSING)  # -1 selects the last entry
+        return [names[code] for code in _binned(cells, column, edges).tolist()]
+    texts = cells_as_text(cells).tolist()
+    return [MISSING if _is_unknown(text) else text for text in texts]
+
+
 def bin_names(edges: Edges) -> tuple[str, ...]:
     """Return the names of the bins between edges.
 

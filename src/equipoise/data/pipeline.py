@@ -202,7 +202,12 @@ def _federate(
     federation = prepare(dataset, config, partition.ids, data_split, metadata)
     if sample_groups is None:
         return federation
-    return replace(federation, groups=sample_groups.rows(federation.source))
+    edges = {column: list(own) for column, own in config.groups.items()}
+    return replace(
+        federation,
+        groups=sample_groups.rows(federation.source),
+        recipe={**federation.recipe, "groups": edges},
+    )
 
 
 def _task(config: DataConfig) -> str | None:

@@ -19,6 +19,7 @@ from equipoise.data.arrays.user_data import images_first
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Column, Dataset
 from equipoise.data.federation import DataSplit, Federation, Parts
+from equipoise.data.groups import names_of_cells
 from equipoise.data.patients import histories
 from equipoise.data.patients.codes import PANCREATIC_CANCER, LabelRule, read_rule
 from equipoise.data.patients.records import Records, read_patients
@@ -172,7 +173,10 @@ def recipe_without_data(config: DataConfig) -> Recipe:
             "normalise": "none" if config.normalise == "auto" else config.normalise,
             "shape": shape,
         }
-    return {**recipe, "class_names": list(schema.classes), "schema": schema.plain()}
+    recipe = {**recipe, "class_names": list(schema.classes), "schema": schema.plain()}
+    if config.groups:
+        recipe["groups"] = {column: list(edges) for column, edges in config.groups.items()}
+    return recipe
 
 
 def _positions(rows: np.ndarray, total: int) -> np.ndarray:
@@ -309,6 +313,32 @@ def inputs_from(data: NewData, recipe: Recipe, client: str | None = None) -> Ten
             f"got {x.dtype}; convert the images"
         )
     return normalised(x, recipe["normalise"])
+
+
+def new_groups(data: Path, recipe: Recipe, client: str | None, column: str) -> list[str]:
+    """Return the group of each row of new data, for a model whose thresholds differ by group.
+
+    Args:
+        data: A table.
+        recipe: The recipe of the run.
+        client: The client whose repairs are applied.
+        column: The column by which rows are grouped.
+
+    Raises:
+        ValueError: If the data are no table, or lack the column.
+    """
+    if recipe["kind"] != "table":
+        raise ValueError(
+            f"the thresholds of this model differ by {quoted(column)}, which only a table can have"
+        )
+    names = [entry["name"] for entry in recipe["columns"]]
+    schema = schema_from(recipe.get("schema")) or Schema()
+    table, _ = read_new_rows(data, schema, [*names, column], client)
+    if column not in table:
+        raise ValueError(
+            f"{data} lacks the column {quoted(column)}; the thresholds of this model differ by it"
+        )
+    return names_of_cells(table[column], tuple(recipe["groups"].get(column, ())), column)
 
 
 def new_patients(folder: Path | str, recipe: Recipe) -> Records:

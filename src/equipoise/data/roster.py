@@ -16,7 +16,7 @@ from torch import Tensor
 from equipoise.data.federation import Federation, Parts
 from equipoise.data.message_text import some
 from equipoise.task import Task
-from equipoise.validation.names import checked_name
+from equipoise.validation.names import FOLDERS, checked_name
 
 PARTS = ("train", "validation", "test")
 SHARED = "all"  # the name under which results on a shared test set are recorded
@@ -129,6 +129,10 @@ class Roster:
         """
         for client in self.ids:
             checked_name(client, "client id")
+            if client in FOLDERS:
+                raise ValueError(
+                    f"client id {client!r}: expected no name of a folder; rename the client"
+                )
         if SHARED in self.ids:
             raise ValueError(
                 f"client id {SHARED!r}: measurements on a shared test set are stored under this "

@@ -67,7 +67,7 @@ def join_schemas(schemas: Mapping[str, Schema]) -> JoinedSchema:
     """
     problems: list[str] = []
     warnings: list[str] = []
-    schemas = _with_used_names(schemas)
+    schemas = _with_replaced_names(_with_used_names(schemas))
     merged: dict[str, Any] = {}
     for key in ("label", "predicts", "shape"):
         merged[key] = _same(schemas, key, problems)
@@ -86,6 +86,40 @@ def join_schemas(schemas: Mapping[str, Schema]) -> JoinedSchema:
         raise DataErrors(problems)
     schema = Schema(**merged)
     return JoinedSchema(_with_gaps_of_repairs(schema), tuple(warnings))
+
+
+def _with_replaced_names(schemas: Mapping[str, Schema]) -> dict[str, Schema]:
+    """Return the schemas with classes and categories as the `values` of their own sites name them.
+
+    Classes and categories were saved before a person mapped them under `sites`.
+    """
+    result = {}
+    for file, schema in schemas.items():
+        values = _values_of_sites(schema)
+        columns = []
+        for column in schema.columns:
+            categories = after_values(column.categories, values.get(column.name, {}))
+            columns.append(column.model_copy(update={"categories": categories}))
+        classes = after_values(schema.classes, values.get(schema.label or "", {}))
+        update = {"columns": tuple(columns), "classes": classes}
+        result[file] = schema.model_copy(update=update)
+    return result
+
+
+def _values_of_sites(schema: Schema) -> dict[str, dict[str, str]]:
+    """Return column -> cell -> the text in its place, where all sites of a file have the same.
+
+    A cell that another site of the file leaves as it is may still occur.
+    """
+    sites = list(schema.sites.values())
+    if not sites:
+        return {}
+    common: dict[str, dict[str, str]] = {}
+    for column, cells in sites[0].values.items():
+        for cell, text in cells.items():
+            if all(site.values.get(column, {}).get(cell) == text for site in sites):
+                common.setdefault(column, {})[cell] = text
+    return common
 
 
 def _same(schemas: Mapping[str, Schema], key: str, problems: list[str]) -> Any:

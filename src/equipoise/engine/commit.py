@@ -112,7 +112,7 @@ def round_failed(
         reason: The reason why the last attempt was aborted.
     """
     kind: type[RunError] = RunStopped
-    remedy = f"then `equipoise resume {store.folder}`"
+    remedy = f"then {store.resume_command()}"
     advice = f"lower participation.floor, raise participation.tries, or ask more clients; {remedy}"
     for refused_in, _, client, refusal in rejected:
         if refused_in == attempt:

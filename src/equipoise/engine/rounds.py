@@ -103,7 +103,7 @@ class Loop:
             except RoundAborted as reason:
                 raise RunStopped(
                     f"{self.method.title} could not be set up before round 1: {reason}; "
-                    f"when all are there, `equipoise resume {self.store.folder}`"
+                    f"when all are there, {self.store.resume_command()}"
                 ) from None
         return self._commit(state, everyone)
 
@@ -148,7 +148,7 @@ class Loop:
         except RoundAborted as reason:
             raise RunStopped(
                 f"{self.method.title} could not be finished after the last round: {reason}; "
-                f"`equipoise resume {self.store.folder}` asks again"
+                f"{self.store.resume_command()} asks again"
             ) from None
         self._complete(new, cohort)
 
@@ -174,7 +174,7 @@ class Loop:
         if len(record.rejected) == len(clients):
             raise RunStopped(
                 f"{some(map(repr, clients))} did not evaluate: {record.rejected[0][3]}; "
-                f"`equipoise resume {self.store.folder}` asks again"
+                f"{self.store.resume_command()} asks again"
             )
         self._commit(state, cohort)
 

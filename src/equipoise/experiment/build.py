@@ -56,6 +56,7 @@ def prepare(
         _check_named_clients(experiment, by_client, ids)
     built = {**shared, **method.models(task, shared)}
     _check_named_model(method, built)
+    _check_group_columns(method, experiment)
     bench = Workbench(
         task,
         built,
@@ -141,6 +142,16 @@ def _check_named_model(method: Method, built: Mapping[str, Factory]) -> None:
     name = getattr(parts(method)[0], "model", None)
     if isinstance(name, str) and name not in built:
         raise nearest("model of the experiment under method.model", name, list(built))
+
+
+def _check_group_columns(method: Method, experiment: Experiment) -> None:
+    """Refuse a method by group whose column is not among `data.groups`."""
+    base, guests = parts(method)
+    known = list(experiment.data.groups)
+    for part in (base, *guests.values()):
+        column = getattr(part, "column", "")
+        if part.compares_groups and column and column not in known:
+            raise nearest("column of data.groups under method.column", column, known)
 
 
 def _check_named_clients(

@@ -45,6 +45,11 @@ class Model:
             ) from error
         return self
 
+    def clear_gradients(self) -> None:
+        """Remove the gradients of the trained parameters; others never have one."""
+        for parameter in self.trained.values():
+            parameter.grad = None
+
     def __call__(self, x: Tensor) -> Outputs:
         """Return features and logits for a batch of inputs."""
         features = self.net.features(x)  # type: ignore[operator]
@@ -56,21 +61,30 @@ def mismatch(tree: Tree, template: Tree) -> str | None:
 
     Trained entries alone fit, too.
     """
-    names, expected = set(tree), set(template)
-    if names not in (expected, set(template.trained), set(template.untrained)):
-        missing = sorted(set(template.trained) - names)
-        unknown = sorted(names - expected)
-        return (
-            f"expected the entries of {template.model!r}; missing {missing[:3] or 'none'}, "
-            f"unknown {unknown[:3] or 'none'}"
-        )
-    for name in tree:
-        if tree[name].shape != template[name].shape:
-            shapes = tuple(template[name].shape), tuple(tree[name].shape)
+    if list(tree) != list(template):  # else the names need no comparison as sets
+        difference = _mismatch_of_names(set(tree), template)
+        if difference is not None:
+            return difference
+    for name, tensor in tree.items():
+        expected = template[name]
+        if tensor.shape != expected.shape:
+            shapes = tuple(expected.shape), tuple(tensor.shape)
             return f"{name}: expected shape {shapes[0]}, got {shapes[1]}"
-        if tree[name].dtype != template[name].dtype:
-            return f"{name}: expected {template[name].dtype}, got {tree[name].dtype}"
+        if tensor.dtype != expected.dtype:
+            return f"{name}: expected {expected.dtype}, got {tensor.dtype}"
     return None
+
+
+def _mismatch_of_names(names: set[str], template: Tree) -> str | None:
+    expected = set(template)
+    if names in (expected, set(template.trained), set(template.untrained)):
+        return None
+    missing = sorted(set(template.trained) - names)
+    unknown = sorted(names - expected)
+    return (
+        f"expected the entries of {template.model!r}; missing {missing[:3] or 'none'}, "
+        f"unknown {unknown[:3] or 'none'}"
+    )
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.records.record import PerClient
+from equipoise.records.record import PerClient, Record
 from equipoise.tree import Tree
 
 _NUMBER_BYTES = 8
@@ -42,7 +42,18 @@ def finite(value: Any) -> bool:
 
 
 def size(value: Any) -> int:
-    """Return the bytes of the tensors and numbers inside a value, without headers."""
+    """Return the bytes of the tensors and numbers inside a value, without headers.
+
+    A record never changes, so its size is computed once.
+    """
+    if not isinstance(value, Record):
+        return _computed_size(value)
+    if value._size is None:
+        value._size = _computed_size(value)
+    return value._size
+
+
+def _computed_size(value: Any) -> int:
     total = 0
     for _, item in tensors_of(value):
         if isinstance(item, Tree):

@@ -95,8 +95,7 @@ def write(record: Record, path: Path) -> int:
         return path.stat().st_size
     except (OSError, SafetensorError) as error:
         raise CannotSave(
-            f"cannot write {path}: {error}; make room or permit writing there, "
-            "then continue with `equipoise resume`"
+            f"cannot write {path}: {error}; make room or permit writing there, then resume the run"
         ) from error
 
 

@@ -48,7 +48,8 @@ class Record(Mapping[str, Any]):
         0.5
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("_size", "_values")
+    _size: int | None  # of its tensors and numbers, in bytes, once it was computed
 
     def __init__(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         if type(self) not in KINDS.values():
@@ -62,6 +63,7 @@ class Record(Mapping[str, Any]):
         # when that was made.
         level = 0 if type(self) is Record else 1
         in_state = type(self) is State
+        self._size = None
         self._values = {
             name: plain(value, name, level, in_state) for name, value in entries.items()
         }
@@ -95,6 +97,7 @@ class Record(Mapping[str, Any]):
     def _trusted(cls, values: dict[str, Any]) -> Self:
         """Return a record of values that are known to be plain, without checking them again."""
         record = cls.__new__(cls)
+        record._size = None
         record._values = values
         return record
 

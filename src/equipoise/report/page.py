@@ -331,7 +331,7 @@ def _unfinished(result: RunResult) -> str:
         return f"These numbers are not final: the run is in progress ({progress})."
     return (
         "These numbers are not final: the run was stopped; "
-        f"`equipoise resume {result.folder}` completes it ({progress})."
+        f"{result.resume_command} completes it ({progress})."
     )
 
 

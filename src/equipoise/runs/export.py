@@ -12,13 +12,14 @@ from safetensors.torch import save
 
 from equipoise.data import inputs_from
 from equipoise.data.patients.histories import inputs_of
-from equipoise.data.preparation import new_images, new_patients
+from equipoise.data.preparation import new_groups, new_images, new_patients
 from equipoise.data.samples import EVALUATION_BATCH
 from equipoise.data.schema import Schema, schema_from
 from equipoise.data.tables.csv_files import cells_as_text
 from equipoise.data.tables.repairs import rename_columns
 from equipoise.data.tables.sites import read_table, site_files
 from equipoise.experiment import Experiment
+from equipoise.models.group_offsets import GroupOffsets
 from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
 from equipoise.runs.run import Run
@@ -105,6 +106,7 @@ def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
         f"architecture: {config['models'] or config['model']}, {parameters:,} parameters",
         f"{run.main_metric} on {run.main_split} data, by client: {_measured(run, name, client)}",
         *_mixture_lines(run, client, net),
+        *_threshold_lines(net),
         f"made by equipoise {run.store.meta('version')}, {run.store.meta('created')}, "
         f"torch {environment['torch']}",
     ]
@@ -155,6 +157,18 @@ def _mixture_lines(run: Run, client: str | None, net: torch.nn.Module) -> list[s
     ]
 
 
+def _threshold_lines(net: torch.nn.Module) -> list[str]:
+    """Return a line about a model whose thresholds differ by group."""
+    for part in net.modules():
+        if isinstance(part, GroupOffsets):
+            groups = ", ".join(part.groups)
+            return [
+                f"thresholds by {part.column} ({groups}): the outputs of the network plus "
+                "`offsets` of the sample's group"
+            ]
+    return []
+
+
 def predictions(
     run: Run | SiteModels,
     data: Path,
@@ -197,6 +211,10 @@ def predictions(
     net = run.model(model or run.main_model, client, allow_imports=allow_imports)
     titles, names, x = _samples(data, recipe, client)
     outputs = _outputs(net, x, run.task.outputs)
+    for part in net.modules():
+        if isinstance(part, GroupOffsets):
+            groups = new_groups(data, recipe, client, part.column)
+            outputs = part.adjusted(outputs, groups)
     header, values = _predicted(run.task, outputs, threshold)
     rows = [[*name, *value] for name, value in zip(names, values, strict=True)]
     return [*titles, *header], rows

@@ -48,7 +48,7 @@ def unevaluated(result: RunResult) -> str:
     total = len(result.clients)
     remedy = "averages are over the others" if len(missing) < total else "there are no averages"
     if result.status == "finished":
-        remedy += f"; `equipoise resume {result.folder}` evaluates {list_clients(missing)}"
+        remedy += f"; {result.resume_command} evaluates {list_clients(missing)}"
     was = "was" if len(missing) == 1 else "were"
     return (
         f"{total - len(missing)} of {total} clients evaluated: {list_clients(missing)} {was} away "

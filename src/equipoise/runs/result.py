@@ -35,6 +35,7 @@ from equipoise.runs.curves import (
 )
 from equipoise.runs.groups import ALL, CellKey, GroupReport, group_report
 from equipoise.runs.run import Run
+from equipoise.storage.files import resume_command
 from equipoise.storage.store import RunError
 from equipoise.task import Task
 from equipoise.validation.names import nearest
@@ -184,6 +185,7 @@ class RunResult:
         varied: Setting -> value, of the setting that a sweep over several runs varies.
         contributions: Name (such as "reputation") -> client -> the last value that the method
             logged of the client's contribution.
+        data_at_sites: True if the data are at sites, which are reached over a network.
     """
 
     folder: Path
@@ -213,6 +215,12 @@ class RunResult:
     details: RunDetails | None = None
     varied: Mapping[str, Any] = field(default_factory=dict)
     contributions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    data_at_sites: bool = False
+
+    @property
+    def resume_command(self) -> str:
+        """The command that resumes the run."""
+        return resume_command(self.folder, self.data_at_sites)
 
     @property
     def is_standalone(self) -> bool:
@@ -406,6 +414,7 @@ class _Reader:
             old_fingerprint=has_old_fingerprint(run),
             details=self._details(models, histograms) if details else None,
             contributions=self._contributions(),
+            data_at_sites=run.store.data_at_sites,
         )
 
     def _rejected(self) -> list[str]:

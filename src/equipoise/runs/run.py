@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from equipoise.data.roster import SHARED
 from equipoise.metrics import registry
@@ -25,6 +25,7 @@ from equipoise.validation.names import checked_name
 if TYPE_CHECKING:
     from equipoise.experiment import Experiment
 
+Value = TypeVar("Value")
 # The columns by which rows of the long table can be selected.
 _COLUMNS = ("round", "client", "model", "phase", "split", "metric")
 
@@ -293,7 +294,14 @@ class Run:
         if not rows:
             last = self.columns("max(round)", phase="received", metric=metric, model=model)[0][0]
             rows = self.columns("client", "value", round=last, phase="received", **selection)
-        return {client: float("nan") if value is None else value for client, value in rows}
+        return self._in_order(
+            {client: float("nan") if value is None else value for client, value in rows}
+        )
+
+    def _in_order(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Return values in the order of the clients; late evaluations are stored after others."""
+        order = (*self.clients, SHARED)
+        return {client: values[client] for client in order if client in values}
 
     def _is_unevaluated(self) -> bool:
         """Return True if the run is finished, but all clients missed its last evaluation.
@@ -330,7 +338,7 @@ class Run:
             model: The served model; by default the main one.
         """
         model = model or self.main_model
-        return read_histograms(self.store, self.task, model, self.main_split)
+        return self._in_order(read_histograms(self.store, self.task, model, self.main_split))
 
     def group_counts(self, model: str | None = None) -> dict[tuple[str, str, str], Any]:
         """Return client, column and group -> histogram of scores, of the groups that were sent.

@@ -52,7 +52,7 @@ def _check(store: Store, tables: Mapping[Any, Counts], task: Task) -> None:
     for key, table in tables.items():
         reason = score_histograms.fault(table, task.outputs, bins=table.shape[-1])
         if reason is not None:
-            raise damaged(store.folder, f"counts of scores of {key!r}: {reason}")
+            raise damaged(store.folder, f"counts of scores of client {key!r}: {reason}")
 
 
 def _rows(store: Store, table: str, model: str, split: str) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def _add_bin(
         raise damaged(store.folder, f"its counts of scores have {bins} bins")
     table = tables.setdefault(key, np.zeros((classes, 4, bins), np.int64))
     if table.shape[-1] != bins:
-        raise damaged(store.folder, f"counts of scores of {key!r} have two kinds of bins")
+        raise damaged(store.folder, f"counts of scores of client {key!r} have two kinds of bins")
     if not (0 <= row["class"] < classes and 0 <= row["score"] < bins):
         raise damaged(
             store.folder,

@@ -92,8 +92,9 @@ class ClientExecutor:
         began = time.perf_counter()
         current = request.state[0] if request.state else None
         needed = {name for name in (request.committed, current) if name}
-        self.states.keep(request.client, needed)
+        # A request whose state is absent must not delete the states that are there.
         state = self.read_state(request)
+        self.states.keep(request.client, needed)
         client = Client(
             self.bench, request.client, request.round, request.rounds, state, request.attempt
         )

@@ -109,7 +109,7 @@ class FileStates:
                 partial.unlink()
             raise CannotSave(
                 f"cannot write {path}: {error}; make room or permit writing there, "
-                "then continue with `equipoise resume`"
+                "then resume the run"
             ) from error
         return StateRef(name, len(data), digest_of(data))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -42,7 +43,7 @@ AGREED = (
     "groups",
 )
 # Functions of a method with the signature of a step that return no upload.
-NO_STEPS = ("inputs", "serves", "base_models")
+NO_STEPS = ("inputs", "serves", "base_models", "main_of_base")
 _RUN = re.compile(r"[0-9a-f]{32}")
 _SIGNATURE = ["self", "client", "down"]
 
@@ -71,19 +72,46 @@ def check_envelope(message: Record, name: str) -> str:
     Raises:
         Refused: If the message is not for this site or not of this version.
     """
-    if message.get("protocol") != PROTOCOL:
-        raise Refused("protocol", f"{message.get('protocol')!r:.80}")
-    if message.get("version") != __version__:
-        raise Refused("version", f"{message.get('version')!r:.80}")
-    if message.get("site") != name:
-        raise Refused("name", f"{message.get('site')!r:.80}")
+    expected: dict[str, tuple[str, int | str]] = {
+        "protocol": ("protocol", PROTOCOL),
+        "version": ("version", __version__),
+        "site": ("name", name),
+    }
+    for key, (word, expected_value) in expected.items():
+        if not _is_same(message.get(key), expected_value):
+            raise Refused(word, f"{message.get(key)!r:.80}")
     run = message.get("run")
     if not isinstance(run, str) or not _RUN.fullmatch(run):
         raise Refused("run", f"{run!r:.80}")
     kind = message.get("kind")
-    if kind not in ("describe", "open", "perform", "close"):
+    if not isinstance(kind, str) or kind not in ("describe", "open", "perform", "close"):
         raise Refused("message", f"kind {kind!r:.80}")
-    return str(kind)
+    return kind
+
+
+def _is_same(value: Any, expected: int | str) -> bool:
+    """Return True for the same plain value; a stranger may send a tensor, or True for 1."""
+    return type(value) is type(expected) and bool(value == expected)
+
+
+def read_ticket(message: Record) -> str:
+    """Return the ticket of a message; empty if it has none."""
+    ticket = message.get("ticket")
+    return ticket if isinstance(ticket, str) else ""
+
+
+def read_deadline(message: Record) -> float | None:
+    """Return the seconds that a step may take, or None for as long as the site allows.
+
+    Raises:
+        Refused: If it is something else than a positive number.
+    """
+    deadline = message.get("deadline")
+    if deadline is None:
+        return None
+    if type(deadline) not in (int, float) or not deadline > 0:
+        raise Refused("message", f"deadline {deadline!r:.80}")
+    return float(min(deadline, sys.float_info.max))
 
 
 def read_job(message: Record) -> Job:
@@ -99,7 +127,7 @@ def read_job(message: Record) -> Job:
         raise Refused("message", f"job: {error}") from None
     if job.run != message["run"]:
         raise Refused("run", f"{job.run!r:.80}")
-    if digest != message.get("experiment"):
+    if not _is_same(message.get("experiment"), digest):
         raise Refused("experiment", "its digest is another one")
     return job
 
@@ -175,11 +203,15 @@ def _is_allowed(name: str, allowed: Collection[str] | None) -> bool:
     return name in allowed
 
 
-def read_request(message: Record) -> Request:
+def read_request(message: Record, name: str) -> Request:
     """Return the request in a message.
 
+    Args:
+        message: The message.
+        name: The name of the site, which is the name of its client.
+
     Raises:
-        Refused: If it is malformed.
+        Refused: If it is malformed, or for another client.
     """
     try:
         request = wire.request_of(message["request"], message["down"])
@@ -195,6 +227,8 @@ def read_request(message: Record) -> Request:
     ]
     if not all(valid):
         raise Refused("message", "a request of another form")
+    if request.client != name:
+        raise Refused("name", f"{request.client!r:.80}")
     request.die = False
     _check_state_names(request)
     return request
@@ -217,19 +251,16 @@ def _check_state_names(request: Request) -> None:
             raise Refused("name", "a state of another client")
 
 
-def check_request(request: Request, name: str, experiment: Experiment) -> None:
-    """Refuse a request for another client, an unknown step, metric or part of the data.
+def check_request(request: Request, experiment: Experiment) -> None:
+    """Refuse a request for an unknown step, metric or part of the data.
 
     Args:
         request: The request.
-        name: The name of the site, which is the name of its client.
         experiment: The experiment of the open run.
 
     Raises:
         Refused: With the first of them.
     """
-    if request.client != name:
-        raise Refused("name", f"{request.client!r:.80}")
     if request.rounds != experiment.rounds:
         raise Refused("round", f"{request.rounds} rounds in place of {experiment.rounds}")
     if client_evaluation.handles(request.step):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,8 +16,10 @@ from typing import Any
 
 from equipoise.records import Record, pack, unpack
 from equipoise.runtime import wire
+from equipoise.runtime.environment import SINGLE_THREAD
 from equipoise.runtime.messages import Job, Request
-from equipoise.site.messages import LATE, RAISED
+from equipoise.site.log import Log
+from equipoise.site.messages import LATE, RAISED, REFUSED
 from equipoise.site.runtime import Result, SiteRuntime
 from equipoise.site.settings import SiteSettings
 
@@ -26,16 +28,19 @@ START_DEADLINE = 600.0  # seconds in which a child imports torch and prepares th
 GRACE = 5.0  # seconds beyond a step's deadline in which the child itself reports it
 TRIES = 2  # children that may die with one request
 _FRAME = struct.Struct("<Q")
+_LONGEST_WAIT = 1e6  # seconds of one call of a socket, which refuses timeouts of centuries
 _PROGRAM = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from equipoise.site.child import main; main(int(sys.argv[1]))"
 )
-# The child computes on one thread; libraries that read the environment find it there.
-_SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 class _Ended(Exception):
     """The child has died."""
+
+
+class _Interrupted(Exception):
+    """The child was killed, since the site has something else to do."""
 
 
 class _TooLate(Exception):
@@ -106,6 +111,12 @@ class ChildRuntime:
         )
         return self._ask(message, deadline + GRACE)
 
+    def interrupt(self) -> None:
+        """Kill the child with what it is doing; see `Runtime.interrupt`."""
+        child = self._child
+        if child is not None:
+            child.interrupt()
+
     def close(self) -> None:
         """End the child."""
         self._opened = None
@@ -119,6 +130,9 @@ class ChildRuntime:
             except _TooLate:
                 self._end()
                 return Result(LATE)
+            except _Interrupted:
+                self._end()
+                return Result(f"{REFUSED}ended")
             except _Ended:
                 self._end()
         return Result(RAISED, text=f"the child process ended {TRIES} times; see {LOG}")
@@ -163,35 +177,47 @@ class _Child:
 
     def __init__(self, log: Path) -> None:
         self.connection, theirs = socket.socketpair()
-        log.parent.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | _SINGLE
+        self._is_interrupted = False
+        environment = os.environ | SINGLE_THREAD
         environment |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         # -P: files in the current folder, perhaps a stranger's, must not be imported in place of
         # a library.
         command = [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno())]
-        with theirs, log.open("ab") as output:
+        with theirs:
             self.process = subprocess.Popen(
                 command,
                 pass_fds=(theirs.fileno(),),
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
             )
+        # The child does not write to the file itself: a step could fill the disk with its output.
+        threading.Thread(
+            target=Log(log).copy_from, args=(self.process.stdout,), daemon=True
+        ).start()
 
     def exchange(self, message: Record, seconds: float) -> Any:
         """Send a message and return the answer.
 
         Raises:
             _Ended: If the child died.
+            _Interrupted: If it was interrupted.
             _TooLate: If it did not answer in time.
         """
         until = time.monotonic() + seconds
         try:
-            send(self.connection, message)
+            send(self.connection, message, until)
             return receive(self.connection, until)
+        except TimeoutError:
+            raise _TooLate from None
         except (OSError, EOFError, ValueError):
-            raise _Ended from None
+            raise (_Interrupted if self._is_interrupted else _Ended) from None
+
+    def interrupt(self) -> None:
+        """Kill the child, whatever it is doing."""
+        self._is_interrupted = True
+        self.process.kill()
 
     def close(self) -> None:
         """Kill the child."""
@@ -201,11 +227,20 @@ class _Child:
             self.process.wait(timeout=10)
 
 
-def send(connection: socket.socket, message: Record) -> None:
-    """Send a record over a socket."""
+def send(connection: socket.socket, message: Record, until: float | None = None) -> None:
+    """Send a record over a socket.
+
+    Args:
+        connection: The socket.
+        message: The record.
+        until: The time by which it must be sent; None to wait as long as it takes.
+
+    Raises:
+        TimeoutError: If the other side did not take it in time.
+    """
     parts = pack(message)
-    connection.sendall(_FRAME.pack(sum(map(len, parts))))
-    for part in parts:
+    for part in (_FRAME.pack(sum(map(len, parts))), *parts):
+        _limit_time(connection, until)
         connection.sendall(part)
 
 
@@ -218,9 +253,25 @@ def receive(connection: socket.socket, until: float | None = None) -> Any:
 
     Raises:
         EOFError: If the other side closed the connection.
+        TimeoutError: If the other side did not send it in time.
     """
     (total,) = _FRAME.unpack(_exactly(connection, _FRAME.size, until))
     return unpack(memoryview(_exactly(connection, total, until)))
+
+
+def _limit_time(connection: socket.socket, until: float | None) -> None:
+    """Limit the time of the next call of a socket.
+
+    Raises:
+        TimeoutError: If the time is over.
+    """
+    if until is None:
+        connection.settimeout(None)
+        return
+    remaining = until - time.monotonic()
+    if remaining <= 0:
+        raise TimeoutError
+    connection.settimeout(min(remaining, _LONGEST_WAIT))
 
 
 def _exactly(connection: socket.socket, count: int, until: float | None) -> bytearray:
@@ -228,10 +279,7 @@ def _exactly(connection: socket.socket, count: int, until: float | None) -> byte
     view = memoryview(data)
     received = 0
     while received < count:
-        if until is not None:
-            remaining = until - time.monotonic()
-            if remaining <= 0 or not select.select([connection], [], [], remaining)[0]:
-                raise _TooLate
+        _limit_time(connection, until)
         size = connection.recv_into(view[received:])
         if not size:
             raise EOFError("the other side closed the connection")
@@ -253,13 +301,27 @@ def main(descriptor: int) -> None:
         except (EOFError, OSError):
             return
         if message["kind"] == "settings":
-            runtime = SiteRuntime(message["name"], SiteSettings.of(message["settings"]))
+            settings = SiteSettings.of(message["settings"])
+            _limit_memory(settings.memory_limit)
+            runtime = SiteRuntime(message["name"], settings)
             result = Result()
         else:
             assert runtime is not None
             result = _executed(runtime, message)
         answer = {"code": result.code, "entries": result.entries, "text": result.text}
         send(connection, Record._trusted(answer))
+
+
+def _limit_memory(limit: int | None) -> None:
+    """Limit the memory that this process allocates.
+
+    `RLIMIT_AS` would also count libraries and reserved addresses, of which torch has gigabytes.
+    An allocation beyond the limit raises, so that the step fails and the process continues.
+    """
+    if limit is not None:
+        import resource  # not on every system; the settings refuse a limit elsewhere
+
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _executed(runtime: SiteRuntime, message: Any) -> Result:

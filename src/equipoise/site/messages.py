@@ -1,7 +1,9 @@
 """Messages between a server and a site, as bytes.
 
 A server describes a run, opens it, has steps performed and closes it. A site answers with the
-result or with a code. A text of the site is never part of an answer.
+result or with a code. A text of the site is never part of an answer. A description has a ticket,
+with which the run is opened once; all further messages of this opening carry it. So a message that
+arrives again later belongs to no opening, and changes nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ WORDS = {
     "name": "it is for another site; check the names of the sites",
     "run": "it belongs to another run than the one that is open",
     "closed": "no run is open there; open it first",
+    "opening": "it belongs to an opening of the run that is over; open the run anew",
+    "ended": "the run was closed, or opened anew, before the site had the result",
+    "busy": "the site is busy with another message; send it again later",
     "experiment": "its experiment differs from the one that the run began with, or is not valid "
     "at this site; the log of the site says more",
     "schema": "its schema is not the one on which the site agreed; give both the same file",
@@ -139,7 +144,11 @@ def _entries(kind: Kind, site: str, job: Job, **more: Any) -> dict[str, Any]:
 
 
 def perform_message(
-    job: Job, request: Request, deadline: float | None, bodies: Bodies | None = None
+    job: Job,
+    request: Request,
+    deadline: float | None,
+    bodies: Bodies | None = None,
+    ticket: str = "",
 ) -> Message:
     """Return the message that has a site perform a step.
 
@@ -148,6 +157,7 @@ def perform_message(
         request: The step.
         deadline: The seconds that it may take.
         bodies: The tensors of the other messages of an exchange.
+        ticket: The ticket with which the run was opened.
     """
     entries = _entries(
         "perform",
@@ -156,6 +166,7 @@ def perform_message(
         request=wire.to_wire(request),
         down=request.down,
         deadline=deadline,
+        ticket=ticket,
     )
     return (bodies or Bodies()).message(entries)
 

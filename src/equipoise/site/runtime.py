@@ -78,6 +78,10 @@ class Runtime(Protocol):
         """Perform a step, or evaluate; return a reply without its upload, and the upload."""
         ...
 
+    def interrupt(self) -> None:
+        """End what is being done, if that is possible; called from another thread."""
+        ...
+
     def close(self) -> None:
         """Release what a run holds."""
         ...
@@ -110,6 +114,9 @@ class SiteRuntime:
     def perform(self, request: Request, deadline: float) -> Result:
         """Perform a step; see `Runtime.perform`."""
         return _guarded(lambda: self._performed(request, deadline))
+
+    def interrupt(self) -> None:
+        """Do nothing: a step in this process takes as long as it takes."""
 
     def close(self) -> None:
         """Release networks and data."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 LIMIT = 4 * 2**30  # bytes of one message
+LEAST_MEMORY = 2**29  # bytes without which a child could not even be started
 # The audit is a method of Equipoise that is not among the registered ones.
 AUDIT = "equipoise.auditing.method:Audit"
 _PATHS = ("data", "folder", "schema", "codes")
@@ -29,6 +31,9 @@ class SiteSettings:
         codes: Of patients' records: the site's own file of the codes that make a label.
         limit: The largest message in bytes.
         deadline: The longest time of a step in seconds, whatever a server allows.
+        wait: The longest time in seconds in which a message waits for another one.
+        memory_limit: The largest memory of the child process in bytes, or None for no limit. It is
+            a limit of allocated memory (`RLIMIT_DATA`), so that it needs Linux and the device cpu.
         minimum_rows: The number of samples below which the site takes part in no run, since
             updates and values of few samples reveal single ones.
         histograms: Whether histograms of scores may leave the site, whatever a server asks.
@@ -43,8 +48,24 @@ class SiteSettings:
     codes: Path | None = None
     limit: int = LIMIT
     deadline: float = 24 * 3600.0
+    wait: float = 60.0
+    memory_limit: int | None = None
     minimum_rows: int = 0
     histograms: bool = True
+
+    def __post_init__(self) -> None:
+        if self.memory_limit is None:
+            return
+        if sys.platform != "linux" or self.device != "cpu":
+            raise ValueError(
+                "memory_limit: expected none, since it holds on Linux and with the device cpu "
+                f"only, got {self.memory_limit} on {sys.platform} with {self.device}; leave it out"
+            )
+        if self.memory_limit < LEAST_MEMORY:
+            raise ValueError(
+                f"memory_limit: expected at least {LEAST_MEMORY} bytes, which importing torch "
+                f"needs, got {self.memory_limit}; raise it"
+            )
 
     def plain(self) -> dict[str, Any]:
         """Return the settings as plain data, for the child process of the site."""

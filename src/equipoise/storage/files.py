@@ -53,6 +53,26 @@ class RunStopped(RunError):
     """A run that stopped at its last committed round; resuming it tries again."""
 
 
+def resume_command(folder: Path, data_at_sites: bool, options: str = "") -> str:
+    """Return the command that resumes a run, for messages.
+
+    Args:
+        folder: The folder of the run.
+        data_at_sites: True if its data are at sites, which are reached over a network.
+        options: Further options of the command, each after a space.
+
+    Example:
+        >>> resume_command(Path("run"), data_at_sites=False)
+        '`equipoise resume run`'
+        >>> resume_command(Path("run"), data_at_sites=True)
+        '`equipoise resume run --network KIT` (in Python, `equipoise.session.resume_session`)'
+    """
+    if not data_at_sites:
+        return f"`equipoise resume {folder}{options}`"
+    python = "(in Python, `equipoise.session.resume_session`)"
+    return f"`equipoise resume {folder} --network KIT{options}` {python}"
+
+
 def is_ours(name: object) -> bool:
     """Return True for the name, inside of files/, of a file that a run keeps.
 

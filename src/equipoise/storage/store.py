@@ -32,6 +32,7 @@ from equipoise.storage.files import (
     is_left_over,
     is_ours,
     names_in,
+    resume_command,
     sync,
     unlink,
 )
@@ -85,6 +86,7 @@ class Store:
         self._lock: FileLock | None = None
         self._versions = Versions()
         self._types: dict[str, set[type]] = {}  # the types in columns of long tables
+        self.data_at_sites = False
         database = folder / DATABASE
         if not database.exists():
             raise RunError(
@@ -108,6 +110,8 @@ class Store:
                 # journal.
                 self.db.execute("pragma journal_mode = wal")
                 self._migrate()
+            # Read now: a message about a disk that fails later must not need the disk.
+            self.data_at_sites = bool(self.rows("select 1 from meta where key = 'roster'"))
         except sqlite3.DatabaseError as error:
             self.close()
             raise damaged(folder, f"its {DATABASE} cannot be read ({error})") from error
@@ -141,8 +145,9 @@ class Store:
             (folder / FILES).mkdir(parents=True, exist_ok=True)
             if (folder / DATABASE).exists():
                 raise RunError(
-                    f"{folder} holds a run already; resume it with `equipoise resume {folder}`, "
-                    "choose another --out, or remove it with --overwrite"
+                    f"{folder} holds a run already; resume it with `equipoise resume {folder}` "
+                    "(add --network KIT if its data are at sites), choose another --out, "
+                    "or remove it with --overwrite"
                 )
             _check_no_remains(folder)
             (folder / CONFIGURATION).write_text(configuration)
@@ -214,6 +219,10 @@ class Store:
         """Return a fact about the run; None if it is unknown."""
         rows = self.rows("select value as text from meta where key = ?", (key,))
         return parsed(rows[0]["text"], self.folder) if rows else None
+
+    def resume_command(self, options: str = "") -> str:
+        """Return the command that resumes the run; see `files.resume_command`."""
+        return resume_command(self.folder, self.data_at_sites, options)
 
     def set_meta(self, key: str, value: Any) -> None:
         """Write a fact about the run."""
@@ -297,7 +306,7 @@ class Store:
                 self.db.execute("rollback")
             raise RunStopped(
                 f"round {number} could not be saved to {self.folder}: {error}; "
-                f"make room or permit writing, then `equipoise resume {self.folder}`"
+                f"make room or permit writing, then {self.resume_command()}"
             ) from error
         self._versions.written[number] = [(kind, key) for kind, key, *_ in files]
         self.remove(superseded)
@@ -481,10 +490,8 @@ class Store:
         )
         for number in self.checkpoints():
             if number < last and self.flaw(number) is None:
-                remedy = (
-                    f"`equipoise resume {self.folder} --from-round {number}` continues from the "
-                    f"one of round {number}, to the same result"
-                )
+                command = self.resume_command(f" --from-round {number}")
+                remedy = f"{command} continues from the one of round {number}, to the same result"
                 break
         raise RunError(
             f"the newest checkpoint of {self.folder}, of round {last}, is damaged: {damage}; "

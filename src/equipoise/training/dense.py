@@ -7,85 +7,122 @@ so that results have the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks_of_all_modules
 
+from equipoise.losses.registry import squared_error
 from equipoise.models import Model
 from equipoise.models.network import Network
 
 _relu_backward = torch.ops.aten.threshold_backward.default
+_nll_forward = torch.ops.aten.nll_loss_forward.default
 _nll_backward = torch.ops.aten.nll_loss_backward.default
+_mse_backward = torch.ops.aten.mse_loss_backward.default
 _MEAN = 1  # the number of this reduction in torch's kernels
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _IGNORED = -100  # the class that torch's cross-entropy ignores by default
+_ONE = torch.ones(())  # the gradient of a loss with respect to itself
+
+LossGradient = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class DenseNetwork:
-    """Linear layers with ReLU between them, trained by cross-entropy.
+    """Linear layers with ReLU between them.
 
     Attributes:
-        layers: The linear layers, from the inputs to the logits.
+        layers: The linear layers, from the inputs to the outputs.
         flattens: True if the network flattens its inputs.
+        parameters: The weight and bias of each layer, in the order of the gradients.
     """
 
-    def __init__(self, layers: list[nn.Linear], flattens: bool) -> None:
+    def __init__(self, net: nn.Module, layers: list[nn.Linear], flattens: bool) -> None:
         self.layers = layers
         self.flattens = flattens
+        self.parameters: list[nn.Parameter] = []
+        for layer in layers:
+            self.parameters += [layer.weight, layer.bias]
         self._weights = [layer.weight.detach() for layer in layers]
         self._biases = [layer.bias.detach() for layer in layers]
-        self._one = torch.ones(())
-        self._sizes: dict[int, Tensor] = {}  # batch size -> the same as a tensor
+        self._modules = list(net.modules())
 
     @classmethod
     def of(cls, model: Model) -> DenseNetwork | None:
-        """Return the network of a model; None if it has other parts or hooks.
+        """Return the network of a model; None if it has other parts, hooks or frozen parameters.
 
         Args:
             model: The model.
         """
+        if model not in _networks:
+            _networks[model] = cls._recognised(model)
+        network = _networks[model]
+        if network is None or not network._is_plain():
+            return None
+        return network
+
+    @classmethod
+    def _recognised(cls, model: Model) -> DenseNetwork | None:
+        """Return the network of a model whose modules can be computed here, else None."""
         modules = _modules(model.net)
         flattens = bool(modules) and _flattens(modules[0])
         layers = _linear_layers(modules[1:] if flattens else modules)
-        if not layers or _has_hooks(model.net):
+        if not layers or any(layer.bias is None for layer in layers):
             return None
-        trained = set(map(id, model.trained.values()))
-        for layer in layers:
-            for parameter in (layer.weight, layer.bias):
-                if parameter is None or id(parameter) not in trained:
-                    return None
-                if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-                    return None
-        return cls(layers, flattens)
+        network = cls(model.net, layers, flattens)
+        # The optimiser pairs gradients with parameters by position.
+        if list(map(id, network.parameters)) != list(map(id, model.trained.values())):
+            return None
+        for parameter in network.parameters:
+            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+                return None
+        return network
+
+    def _is_plain(self) -> bool:
+        """Return True if no hook is registered now and every parameter is trained."""
+        for kind in _HOOKS:
+            if getattr(hooks_of_all_modules, f"_global{kind}"):
+                return False
+            for module in self._modules:
+                if getattr(module, kind):
+                    return False
+        for parameter in self.parameters:
+            # Hooks of tensors, such as those that count or change gradients.
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                return False
+            if not parameter.requires_grad:
+                return False
+        return True
 
     def fits(self, x: Tensor) -> bool:
         """Return True if a batch has one row of numbers per sample, flattened if need be."""
         return x.dtype == torch.float32 and (self.flattens or x.dim() == 2)
 
-    @torch.no_grad()
-    def backward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Set the gradients of the mean cross-entropy over a batch, and return that loss.
+    def gradients(self, x: Tensor, y: Tensor, loss: LossGradient) -> tuple[Tensor, list[Tensor]]:
+        """Return the loss over a batch, and its gradients in the order of `parameters`.
+
+        The caller switches autograd off.
 
         Args:
             x: The inputs.
-            y: The classes.
+            y: The targets.
+            loss: A function of outputs and targets that returns the loss and its gradient with
+                respect to the outputs; see `loss_gradient`.
         """
         inputs = self._inputs_of_layers(x.flatten(1))
-        scores = torch._log_softmax(inputs.pop(), 1, False)
-        # The stub of this function expects the name of the reduction; the function, its number.
-        loss: Tensor = torch._C._nn.nll_loss_nd(scores, y, None, _MEAN)  # type: ignore[arg-type]
-        gradient = _nll_backward(
-            self._one, scores, y, None, _MEAN, _IGNORED, self._as_tensor(len(y))
-        )
-        gradient = torch._log_softmax_backward_data(gradient, scores, 1, torch.float32)
+        value, gradient = loss(inputs.pop(), y)
+        gradients: list[Tensor] = []  # from the last layer to the first, bias before weight
         for position in range(len(self.layers) - 1, -1, -1):
-            layer = self.layers[position]
-            layer.bias.grad = gradient.sum(0)
-            layer.weight.grad = torch.mm(gradient.t(), inputs[position])
+            gradients.append(gradient.sum(0))
+            gradients.append(torch.mm(gradient.t(), inputs[position]))
             if position:
                 gradient = torch.mm(gradient, self._weights[position])
                 gradient = _relu_backward(gradient, inputs[position], 0)
-        return loss
+        gradients.reverse()
+        return value, gradients
 
     def _inputs_of_layers(self, x: Tensor) -> list[Tensor]:
         """Return the inputs of all layers, and the outputs of the last one."""
@@ -98,10 +135,37 @@ class DenseNetwork:
             values.append(x)
         return values
 
-    def _as_tensor(self, size: int) -> Tensor:
-        if size not in self._sizes:
-            self._sizes[size] = torch.tensor(float(size))
-        return self._sizes[size]
+
+# Networks are built once per process and lent to many fits.
+_networks: WeakKeyDictionary[Model, DenseNetwork | None] = WeakKeyDictionary()
+
+
+def loss_gradient(supervise: Callable[[Tensor, Tensor], Tensor]) -> LossGradient | None:
+    """Return the function that computes a loss of a task with its gradient; None if there is none.
+
+    Args:
+        supervise: The loss of outputs and targets.
+    """
+    return _LOSS_GRADIENTS.get(supervise)
+
+
+def _cross_entropy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    scores = torch._log_softmax(outputs, 1, False)
+    value, total_weight = _nll_forward(scores, y, None, _MEAN, _IGNORED)
+    gradient = _nll_backward(_ONE, scores, y, None, _MEAN, _IGNORED, total_weight)
+    return value, torch._log_softmax_backward_data(gradient, scores, 1, torch.float32)
+
+
+def _squared_error(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    predictions = outputs.squeeze(-1)
+    value = F.mse_loss(predictions, y)
+    return value, _mse_backward(_ONE, predictions, y, _MEAN).view_as(outputs)
+
+
+_LOSS_GRADIENTS: dict[Callable[..., Tensor], LossGradient] = {
+    F.cross_entropy: _cross_entropy,
+    squared_error: _squared_error,
+}
 
 
 def _modules(net: nn.Module) -> list[nn.Module]:
@@ -127,14 +191,3 @@ def _linear_layers(modules: list[nn.Module]) -> list[nn.Linear]:
             layers.append(module)
     ends_with_layer = len(modules) % 2 == 1
     return layers if ends_with_layer else []
-
-
-def _has_hooks(net: nn.Module) -> bool:
-    """Return True if a hook sees or changes what the modules of a network compute."""
-    for kind in _HOOKS:
-        if getattr(hooks_of_all_modules, f"_global{kind}"):
-            return True
-        if any(getattr(module, kind) for module in net.modules()):
-            return True
-    # Hooks of tensors, such as those that count or change gradients.
-    return any(parameter._backward_hooks for parameter in net.parameters())

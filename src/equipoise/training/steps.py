@@ -42,12 +42,11 @@ class Stepper:
         self.training, self.lr, self.hook = training, lr, hook
         # The memory of the rule per tensor: a momentum of SGD, if it has one; two moments and a
         # count of steps of Adam.
-        self.memory: dict[str, list[Tensor]] = {
-            slot: [_remembered(state, name, slot, tensor) for name, tensor in tensors.items()]
-            for slot in _SLOTS[training.optimiser]
-        }
-        if training.optimiser == "sgd" and not training.momentum:
-            self.memory = {}
+        self.memory: dict[str, list[Tensor]] = {}
+        for slot in _slots(training):
+            self.memory[slot] = [
+                _remembered(state, name, slot, tensor) for name, tensor in tensors.items()
+            ]
 
     def step(self, loss: Tensor) -> None:
         """Compute gradients of a loss and update the tensors."""
@@ -75,6 +74,25 @@ class Stepper:
         memory = {
             slot: [values[position] for position in moving] for slot, values in self.memory.items()
         }
+        self._move(tensors, gradients, memory)
+
+    def apply_gradients(self, gradients: list[Tensor]) -> None:
+        """Step along gradients that were computed without autograd, which is switched off.
+
+        Args:
+            gradients: The gradient of each tensor, in their order and memory layout.
+        """
+        if self.hook is None and self.training.clip is None:
+            self._move(self.tensors, gradients, self.memory)
+            return
+        for tensor, gradient in zip(self.tensors, gradients, strict=True):
+            tensor.grad = gradient
+        self.apply()
+
+    def _move(
+        self, tensors: list[Tensor], gradients: list[Tensor], memory: Mapping[str, list[Tensor]]
+    ) -> None:
+        """Call the kernel of the optimiser."""
         settings = self.training
         if settings.optimiser == "sgd":
             torch._fused_sgd_(
@@ -120,11 +138,11 @@ class Stepper:
         return states
 
 
-_SLOTS = {
-    "sgd": ("momentum",),
-    "adam": ("mean", "square", "steps"),
-    "adamw": ("mean", "square", "steps"),
-}
+def _slots(training: Training) -> tuple[str, ...]:
+    """Return what an optimiser remembers of each tensor."""
+    if training.optimiser != "sgd":
+        return ("mean", "square", "steps")
+    return ("momentum",) if training.momentum else ()
 
 
 def _remembered(state: Mapping[str, Any] | None, name: str, slot: str, tensor: Tensor) -> Tensor:

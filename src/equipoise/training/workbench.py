@@ -73,8 +73,9 @@ class Workbench:
         parts = getattr(self.federation, name)
         return Samples.of(self.federation, parts[self.position[client]])
 
+    @cached_property
     def without_data(self) -> Workbench:
-        """Return the workbench for a method, from which nothing leads to the data."""
+        """The workbench for methods, from which nothing leads to the data."""
         return replace(self, federation=None)
 
     def key(self, model: str, client: str | None) -> str:
@@ -142,7 +143,7 @@ class Workbench:
             yield
         finally:
             for model in self._lent[before:]:
-                model.net.zero_grad(set_to_none=True)
+                model.clear_gradients()
                 self._free.setdefault(model.name, []).append(model)
             del self._lent[before:]
 

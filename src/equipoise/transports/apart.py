@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -27,12 +28,13 @@ from equipoise.site.messages import (
 from equipoise.site.runtime import reply_in, roster_in
 from equipoise.site.settings import LIMIT
 from equipoise.transports.base import Interrupted, Monitor, put_to_file, timed_out_reply
+from equipoise.validation.names import checked_file_name
 
 T = TypeVar("T")
 POLL = 0.2  # seconds between two looks at whether the user requested a stop
 AWAY = "away"  # the failure of a client whose site cannot be reached
-# Codes of a site that was away when the run was opened or went back, or that began anew.
-_REOPENED = (f"{REFUSED}closed", f"{REFUSED}round")
+_CLOSED = f"{REFUSED}closed"  # the code of a site that was started anew
+_LONGEST_TICKET = 64  # characters
 
 
 class Answering(Protocol):
@@ -89,7 +91,10 @@ class Apart:
     Args:
         sites: The sites, or connections to them, by name in the order of the clients.
         parallel: Have all sites work at the same time, as on a network; each must compute in a
-            process of its own. Otherwise they work one after another.
+                process of its own. Otherwise they work one after another.
+
+    Raises:
+        ValueError: If the name of a site is not safe as the name of a file.
 
     Attributes:
         away: Sites that are treated as if they could not be reached.
@@ -98,11 +103,15 @@ class Apart:
     keeps: Literal["server", "client"] = "client"
 
     def __init__(self, sites: Mapping[str, Answering | Connection], parallel: bool = False) -> None:
+        for name in sites:
+            checked_file_name(name, "the site")
         self.sites = dict(sites)
         self.parallel = parallel
         self.away: set[str] = set()
         self._job: Job | None = None
         self._roster: Roster | None = None
+        self._tickets: dict[str, str] = {}  # by site, of descriptions that have opened no run yet
+        self._opened: dict[str, str] = {}  # the ticket with which the run is open at a site
 
     @property
     def lanes(self) -> int:
@@ -151,20 +160,31 @@ class Apart:
     def _open_now(self, name: str, must_answer: bool) -> None:
         """Open the run at a site that described its data; one that left may be opened later."""
         try:
-            reason = self._opened(name)
+            reason = self._open_site(name)
         except ConnectionError:
             reason = "it cannot be reached any more" if must_answer else None
         if reason is not None:
             raise ConfigurationError(f"site {name!r} refused the run: {reason}")
 
-    def _opened(self, name: str) -> str | None:
-        """Open the run at a site; return why it cannot be opened, or None."""
-        answer = self._ask(name, "open")
+    def _open_site(self, name: str) -> str | None:
+        """Open the run at a site; return why it cannot be opened, or None.
+
+        A description opens a run once, so that a site which was away describes its data again.
+        """
+        assert self._job is not None and self._roster is not None
+        self._opened.pop(name, None)
+        if name not in self._tickets:
+            described = self._ask(name, "describe")
+            if described["code"]:
+                return explained(described["code"])
+            self._tickets[name] = _ticket_in(described)
+        ticket = self._tickets.pop(name)
+        answer = self._ask(name, "open", ticket)
         if answer["code"]:
             return explained(answer["code"])
-        assert self._roster is not None
         if answer.get("fingerprint") != self._roster.fingerprints[name]:
             return "its data have changed since the run began; bring back the original data"
+        self._opened[name] = ticket
         return None
 
     def _described(self, name: str, job: Job, known: Roster | None) -> Roster:
@@ -179,6 +199,7 @@ class Apart:
             ) from None
         if answer["code"]:
             raise _refusal(name, answer["code"])
+        self._tickets[name] = _ticket_in(answer)
         try:
             roster = roster_in(answer)
             if roster.ids != (name,):
@@ -256,18 +277,19 @@ class Apart:
         return [results[position] for position in range(len(names))]
 
     def _performed(self, request: Request, deadline: float | None, bodies: Bodies) -> Reply:
-        """Have a site perform a request; open the run there first if the site asks for that."""
-        assert self._job is not None
-        message = perform_message(self._job, request, deadline, bodies)
+        """Have a site perform a request; open the run there first if it is not open."""
+        name = request.client
         try:
-            answer = self._sent(request.client, message, deadline)
-            if answer["code"] in _REOPENED:
-                reason = self._opened(request.client)
+            answer = None
+            if name in self._opened:
+                answer = self._send_request(request, deadline, bodies)
+            if answer is None or answer["code"] == _CLOSED:
+                reason = self._open_site(name)
                 if reason is not None:
-                    return Reply(request.client, failure=reason)
-                answer = self._sent(request.client, message, deadline)
+                    return Reply(name, failure=reason)
+                answer = self._send_request(request, deadline, bodies)
         except ConnectionError:
-            return Reply(request.client, failure=AWAY)
+            return Reply(name, failure=AWAY)
         except TimeoutError:
             return timed_out_reply(request, deadline, self.files)
         if answer["code"]:
@@ -281,9 +303,15 @@ class Apart:
         reply = replace(reply, failure=None, error=None, stop=None, file=None)
         return put_to_file(reply, request, self.files)
 
-    def _ask(self, name: str, kind: Kind) -> Any:
+    def _send_request(self, request: Request, deadline: float | None, bodies: Bodies) -> Any:
         assert self._job is not None
-        return self._sent(name, message(kind, name, self._job))
+        ticket = self._opened[request.client]
+        data = perform_message(self._job, request, deadline, bodies, ticket)
+        return self._sent(request.client, data, deadline)
+
+    def _ask(self, name: str, kind: Kind, ticket: str = "") -> Any:
+        assert self._job is not None
+        return self._sent(name, message(kind, name, self._job, ticket=ticket))
 
     def _sent(self, name: str, data: Message, seconds: float | None = None) -> Any:
         """Send a message to a site and return the answer, which may come from a stranger.
@@ -311,11 +339,12 @@ class Apart:
         if self._job is None:
             return
         for name in self.present():
-            try:
-                self._ask(name, "close")
-            except ConnectionError:
-                continue
+            if name in self._opened:
+                with suppress(ConnectionError, TimeoutError):
+                    self._ask(name, "close", self._opened[name])
         self._job = None
+        self._opened.clear()
+        self._tickets.clear()
 
 
 def _connection(site: Answering | Connection) -> Connection:
@@ -329,6 +358,14 @@ def _check_form(reply: Reply) -> None:
     rows = reply.measured
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         raise ValueError("expected rows of values")
+
+
+def _ticket_in(answer: Any) -> str:
+    """Return the ticket in a description, which may come from a stranger."""
+    ticket = answer.get("ticket")
+    if not isinstance(ticket, str) or len(ticket) > _LONGEST_TICKET:
+        return ""  # with which the site opens no run
+    return ticket
 
 
 def _refusal(name: str, code: str) -> ConfigurationError:

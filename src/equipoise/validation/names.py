@@ -7,6 +7,9 @@ from difflib import get_close_matches
 
 LONGEST = 64  # characters of a client's id or a label
 SHOWN = 60  # known names that an error lists
+FOLDERS = (".", "..")  # names that mean a folder, not a file in it
+# Characters with a meaning in paths or patterns of some system.
+_UNSAFE_IN_FILES = frozenset('\\:*?"<>|')
 
 
 class UnknownName(ValueError):
@@ -39,6 +42,34 @@ def checked_name(name: str, what: str) -> str:
         f"{what} {quoted(name)}: expected 1 to {LONGEST} printable characters without / "
         f"and outer spaces{reason}; rename it"
     )
+
+
+def checked_file_name(name: str, what: str) -> str:
+    """Check that a name is also safe as the name of a file or folder on every system.
+
+    Args:
+        name: The name of a site, which others may have chosen.
+        what: The kind of name, for the message.
+
+    Returns:
+        The name.
+
+    Raises:
+        ValueError: If it is not.
+
+    Example:
+        >>> checked_file_name("..", "the site")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: the site '..': expected a name that is safe as the name of a file ...
+    """
+    checked_name(name, what)
+    if name[0] in ".-" or name[-1] == "." or _UNSAFE_IN_FILES.intersection(name):
+        unsafe = " ".join(sorted(_UNSAFE_IN_FILES))
+        raise ValueError(
+            f"{what} {quoted(name)}: expected a name that is safe as the name of a file: no . or - "
+            f"at its beginning, no . at its end, and none of {unsafe}; rename it"
+        )
+    return name
 
 
 def is_valid_name(name: object) -> bool:

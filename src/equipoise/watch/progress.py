@@ -60,7 +60,7 @@ def _sentence(run: Run, status: str, last: int, rounds: int) -> str:
     if status == "finished":
         return f"finished after {rounds} round{'' if rounds == 1 else 's'}"
     if status == "stopped":
-        return f"stopped after {position}; `equipoise resume {run.folder}` completes it"
+        return f"stopped after {position}; {run.store.resume_command()} completes it"
     return f"{status}: {position}"
 
 

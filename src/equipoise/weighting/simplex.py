@@ -1,4 +1,4 @@
-"""Minimum-norm points among weighted means: the solver of conflict-aware weights."""
+"""Points on the simplex of weights: minimum-norm ones for conflict-aware weights, nearest ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from equipoise.validation.arrays import Numbers, Values, float64, like
+from equipoise.validation.arrays import Array, Numbers, Values, float64, like, vector
 
 # Below this eigenvalue of the cosine matrix the minimiser may not be unique; adding it picks the
 # most even one.
@@ -129,3 +129,22 @@ def _last_one(size: int) -> NDArray[np.float64]:
 def _shares(amounts: NDArray[Any]) -> NDArray[np.float64]:
     shares: NDArray[np.float64] = amounts / amounts.sum()
     return shares
+
+
+def projected(values: Numbers) -> Array:
+    """Return the nearest point of the simplex.
+
+    John Duchi, Shai Shalev-Shwartz, Yoram Singer and Tushar Chandra. Efficient Projections onto
+    the l1-Ball for Learning in High Dimensions. ICML 2008, Figure 1.
+
+    Args:
+        values: Finite numbers, at least one.
+
+    >>> projected([0.5, 0.9]).round(3).tolist(), projected([3.0, 0.2]).tolist()
+    ([0.3, 0.7], [1.0, 0.0])
+    """
+    v = vector(values)
+    descending = np.sort(v)[::-1]
+    excess = (np.cumsum(descending) - 1) / np.arange(1, len(v) + 1)
+    last = np.flatnonzero(descending > excess)[-1]
+    return np.asarray(np.maximum(v - excess[last], 0.0))

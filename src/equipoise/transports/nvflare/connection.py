@@ -44,7 +44,7 @@ def check_server(kit: Kit, seconds: float = ANSWER_DEADLINE) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         if isinstance(error, TimeoutError):
-            reason = f"no answer within {seconds:.0f} s"
+            reason = f"no answer within {seconds:g} s"
         raise ConfigurationError(
             f"the server of {kit.network} at {host}:{port} cannot be reached ({reason}); start it "
             "with `equipoise server start`, or open the port to it in the firewall"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
     AuthorizationError,
@@ -289,7 +290,7 @@ def _explained(kit: Kit, *passed: type[Exception]) -> Iterator[None]:
             f"the server {host}:{port} did not answer within {ANSWER_DEADLINE:g} s; check that it "
             "runs (`equipoise server start`) and can be reached from here"
         ) from None
-    except AuthenticationError:
+    except (AuthenticationError, FLCommunicationError):
         raise ConfigurationError(
             f"the server {host}:{port} does not accept the certificate of {kit.folder}; check "
             "that it is a kit of this network and has not expired"
@@ -301,3 +302,9 @@ def _explained(kit: Kit, *passed: type[Exception]) -> Iterator[None]:
         ) from None
     except (JobNotFound, JobNotRunning) as error:
         raise ConfigurationError(f"the server {host}:{port} has no such job: {error}") from None
+    except Exception as error:
+        if not type(error).__module__.startswith("nvflare."):
+            raise
+        raise ConfigurationError(
+            f"the server {host}:{port} could not do this: {type(error).__name__}: {error}"
+        ) from None

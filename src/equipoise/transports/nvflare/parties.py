@@ -37,7 +37,6 @@ from equipoise.transports.nvflare.kits import (
     lock,
     make_private,
     open_kit,
-    point_stores,
     read_description,
     replace_startup,
     write_description,
@@ -55,6 +54,7 @@ from equipoise.validation.names import quoted
 PROFILE = "network.yaml"
 PARTIES = "parties.json"
 ROOT = "root"
+SUPERVISOR = "supervisor"  # the folder of the supervisor's kit in that of the server
 SIGNED = "signed"
 CLOCK = 300.0  # seconds by which the clocks of two parties may differ
 _NAMES = {
@@ -71,7 +71,13 @@ _NAMES = {
     "organisation": (r"[A-Za-z0-9_]{1,64}", "1 to 64 letters, digits and _, no hyphen"),
     "network": (r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "1 to 64 letters, digits, - and _"),
 }
-_PARTICIPANTS = {"server": "server", "site": "client", "lead": "admin", "member": "admin"}
+_PARTICIPANTS = {
+    "server": "server",
+    "supervisor": "admin",
+    "site": "client",
+    "lead": "admin",
+    "member": "admin",
+}
 
 
 def checked_identity(word: str, name: str, option: str) -> str:
@@ -279,7 +285,7 @@ def check_request(network: Network, request: certificates.Request, replace: bool
         )
     if certificate.kind not in _PARTICIPANTS:
         raise ConfigurationError(
-            f"{request.path}: expected a server, site, lead or member, got "
+            f"{request.path}: expected a server, supervisor, site, lead or member, got "
             f"{quoted(certificate.kind)}; no other role exists in a network"
         )
     _check_clock(request.created, f"{request.path}: the clock of the party")
@@ -290,8 +296,14 @@ def _check_names(network: Network, certificate: Certificate, replace: bool) -> N
     if certificate.kind == "server" and certificate.name != network.server[0]:
         raise ConfigurationError(
             f"expected the server {network.server[0]}, got a request of "
-            f"{quoted(certificate.name)}; ask for one with --server "
-            f"{network.server[0]}:{network.server[1]}"
+            f"{quoted(certificate.name)}; ask for `equipoise server request "
+            f"{network.server[0]}:{network.server[1]}`"
+        )
+    name = supervisor_name(network.name)
+    if certificate.kind == "supervisor" and certificate.name != name:
+        raise ConfigurationError(
+            f"expected the supervisor {name} of the server, got a request of "
+            f"{quoted(certificate.name)}; `equipoise server request` makes the right one"
         )
     for party in network.parties:
         if party.name.casefold() != certificate.name.casefold():
@@ -360,8 +372,8 @@ def request(
     }
     if kind == "server":
         participant |= {"fed_learn_port": port, "admin_port": port}
-    if kind in ("lead", "member"):
-        participant["role"] = kind
+    if kind in ("supervisor", "lead", "member"):
+        participant["role"] = certificates.CERTIFICATE_TYPES[kind]
     description = folder / "participant.yaml"
     try:
         description.write_text(safe_yaml.dumped({"name": network, "participants": [participant]}))
@@ -375,6 +387,50 @@ def request(
         shutil.rmtree(folder)
         raise
     return Requested(folder, archive, read_request(archive).certificate)
+
+
+def request_server(
+    folder: Path, host: str, port: int, organisation: str, network: str
+) -> tuple[Requested, Requested]:
+    """Make the folder of a server, and in it that of its supervisor, each with a request.
+
+    Args:
+        folder: A new or empty folder.
+        host: The host of the server.
+        port: Its port.
+        organisation: Its organisation.
+        network: The name of the network.
+    """
+    server = request(folder, "server", host, organisation, network, port)
+    name = supervisor_name(network)
+    supervisor = request(folder / SUPERVISOR, "supervisor", name, organisation, network)
+    return server, supervisor
+
+
+def supervisor_name(network: str) -> str:
+    """Return the name of the supervisor of a network; FLARE demands an e-mail address.
+
+    Example:
+        >>> supervisor_name("old_hearts")
+        'supervisor@old-hearts.internal'
+    """
+    return f"supervisor@{network.replace('_', '-')}.internal"
+
+
+def install_server(folder: Path, archives: Collection[Path], fingerprint: str) -> list[Kit]:
+    """Install the signed certificates of a server and of its supervisor.
+
+    Args:
+        folder: The folder of the server.
+        archives: The archives that the consortium sent: one or both.
+        fingerprint: The fingerprint of the network's root certificate; see `install`.
+    """
+    kits = []
+    for signed in archives:
+        kind = read_signed(signed).certificate.kind
+        own = folder / SUPERVISOR if kind == "supervisor" else folder
+        kits.append(install(own, signed, fingerprint, ("server", "supervisor")))
+    return kits
 
 
 def install(
@@ -394,9 +450,10 @@ def install(
     """
     expected = certificates.written_fingerprint(fingerprint)
     archive = read_signed(signed)
+    _check_kind(archive, kinds)
     folder = folder or Path(archive.certificate.name)
     values = read_description(folder)
-    _check_signed(archive, values, kinds)
+    _check_requested(archive, values)
     if archive.root != expected:
         raise ConfigurationError(
             f"{signed}: expected a root certificate with the fingerprint {expected}, got "
@@ -423,16 +480,19 @@ def install(
     return open_kit(folder, kit.kind)
 
 
-def _check_signed(
-    archive: certificates.Signed, values: Mapping[str, str], kinds: Collection[str]
-) -> None:
-    """Refuse a certificate of another kind, another network or another party."""
-    certificate = archive.certificate
-    if certificate.kind not in kinds:
+def _check_kind(archive: certificates.Signed, kinds: Collection[str]) -> None:
+    """Refuse a certificate of another kind than the command is for."""
+    kind = archive.certificate.kind
+    if kind not in kinds:
         raise ConfigurationError(
             f"{archive.path}: expected the certificate of a {' or '.join(kinds)}, got that of a "
-            f"{certificate.kind}; `equipoise {command_of(certificate.kind)} install` installs it"
+            f"{kind}; `equipoise {command_of(kind)} install` installs it"
         )
+
+
+def _check_requested(archive: certificates.Signed, values: Mapping[str, str]) -> None:
+    """Refuse a certificate of another network or another party than the one that was requested."""
+    certificate = archive.certificate
     for word, own, other in (
         ("network", values["network"], archive.network),
         ("kind", values["kind"], certificate.kind),
@@ -576,7 +636,6 @@ def run_party(
     """
     if kit.kind == "server":
         check_port(kit)
-        point_stores(kit)
     else:
         check_server(kit)
     with _signals() as stopped:
@@ -585,10 +644,36 @@ def run_party(
             process.wait_until_ready(stopped)
             if not stopped.is_set():
                 on_ready()
-            while not stopped.wait(0.5):
-                process.check_alive()
+            with attended(kit):
+                while not stopped.wait(0.5):
+                    process.check_alive()
         finally:
             process.end()
+
+
+@contextmanager
+def attended(kit: Kit) -> Iterator[None]:
+    """Let the supervisor of a server attend to its runs, for the duration of a block.
+
+    Args:
+        kit: The kit of a party. Only a server whose supervisor has a certificate has one.
+    """
+    if kit.kind != "server" or not has_supervisor(kit):
+        yield
+        return
+    from equipoise.transports.nvflare.supervision import Supervision
+
+    supervision = Supervision(kit, open_kit(kit.folder / SUPERVISOR, "supervisor"))
+    supervision.start()
+    try:
+        yield
+    finally:
+        supervision.end()
+
+
+def has_supervisor(kit: Kit) -> bool:
+    """Return True if the supervisor of a server has a certificate."""
+    return (kit.folder / SUPERVISOR / FLARE / "startup").is_dir()
 
 
 @contextmanager

@@ -85,18 +85,19 @@ class PartyProcess:
         self._log = kit.startup / "log.txt"
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         self.mark = secrets.token_hex(16)
-        self.process = self._started()
+        # Before anything is started, so that `stop` finds it whatever happens to this process.
         owner = Running(os.getpid(), _began(os.getpid()), self.mark)
-        path = kit.folder / RUNNING
-        path.write_text(json.dumps(vars(owner)))
-        path.chmod(0o600)
+        _write_private(kit.folder / RUNNING, json.dumps(vars(owner)))
+        self.process = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
         kit = self.kit
         folder = kit.folder / LOGS
         folder.mkdir(mode=0o700, exist_ok=True)
+        log = folder / f"{kit.kind}.out"
+        _write_private(log, "")
         # A session of its own: Ctrl-C reaches the process that started it, which ends it in order.
-        with (folder / f"{kit.kind}.out").open("wb") as output:
+        with log.open("wb") as output:
             return subprocess.Popen(
                 _command(kit),
                 env=_environment(kit, self.mark) | self._variables,
@@ -168,6 +169,13 @@ class PartyProcess:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=STOP_DEADLINE)
         (self.kit.folder / RUNNING).unlink(missing_ok=True)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read."""
+    path.touch(0o600)
+    path.chmod(0o600)
+    path.write_text(text)
 
 
 def stop(kit: Kit) -> bool:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from equipoise.runtime.environment import SINGLE_THREAD
+
 # For glibc: keep the memory of activations and gradients between steps. By default blocks of
 # 128 KiB and more go back to the system when freed, and every step pays for new pages.
 HEAP = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**27, "MALLOC_TOP_PAD_": 2**24}
@@ -26,8 +28,6 @@ _HEAP_NUMBERS = {
     "MALLOC_TRIM_THRESHOLD_": -1,
     "MALLOC_TOP_PAD_": -2,
 }  # the same in mallopt(3)
-# Each process computes on one thread; libraries that read the environment find it there.
-SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 # The parent handles Ctrl-C, also while a worker still imports.
 _WORKER = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
@@ -49,7 +49,7 @@ def allow_fork(allowed: bool = True) -> None:
     global _plain
     _plain = allowed and hasattr(os, "fork")
     if allowed:
-        os.environ.update(SINGLE)
+        os.environ.update(SINGLE_THREAD)
 
 
 def may_fork() -> bool:
@@ -240,7 +240,7 @@ class Pool:
         environment = (
             heap
             | os.environ
-            | SINGLE
+            | SINGLE_THREAD
             | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         )
         assert self.data is not None

@@ -6,6 +6,7 @@ shared memory that holds the data. Only plain records cross the socket.
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import signal
@@ -56,6 +57,8 @@ def main(connection_number: int, data_number: int) -> None:
         message = inbox.get()
         if message["kind"] == "job":
             executor, refused = _prepare(message, data_number)
+            # What exists now lasts as long as the job: the collector need not inspect it again.
+            gc.freeze()
             sender.send(Record(kind="ready", number=message["number"], refused=refused))
             continue
         if message["kind"] == "trees":
