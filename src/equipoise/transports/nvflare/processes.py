@@ -213,7 +213,7 @@ def end_marked(mark: str) -> int:
     count = 0
     due = time.monotonic() + STOP_DEADLINE
     while time.monotonic() < due:
-        pids = _marked(mark)
+        pids = marked_processes(mark)
         if not pids:
             break
         for pid in pids:
@@ -224,7 +224,7 @@ def end_marked(mark: str) -> int:
     return count
 
 
-def _marked(mark: str) -> list[int]:
+def marked_processes(mark: str) -> list[int]:
     """Return the running processes that carry a mark."""
     entry = f"{MARK}={mark}".encode()
     pids = []
