@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from equipoise.experiment import ConfigurationError
 from equipoise.transports.nvflare.entry import (
     RunEntry,
     clear_request,
@@ -280,6 +281,7 @@ class Server:
 
     def abort(self, job: str) -> None:
         self.aborted.append(job)
+        raise ConfigurationError("the job is not running")
 
     def heard(self) -> Mapping[str, float]:
         return dict.fromkeys(self.connected, self.now)

@@ -23,7 +23,7 @@ from equipoise.transports.nvflare.jobs import Desk, open_desk
 from equipoise.transports.nvflare.processes import PartyProcess, marked_processes
 from equipoise.transports.nvflare.scientist import NetworkRun, submit, watch_until_end
 from equipoise.transports.nvflare.supervisor import last_round
-from tests.helpers.runs import same_run
+from tests.helpers.runs import same_as_replay
 from tests.network.consortium import Consortium, build
 from tests.network.hospitals import give_data, small_tables, states_of
 
@@ -125,7 +125,7 @@ def assert_same_as_replay(faulty: Faulty, run: NetworkRun, folder: Path) -> Run:
     """Compare everything of a fetched run with its repetition in process."""
     there = Run(run.folder)
     here = simulate.run(experiment(there.replay()), folder / "replay", quiet=True)
-    same_run(here, there, states_of(faulty.consortium, there, folder / "states"))
+    same_as_replay(here, there, states_of(faulty.consortium, there, folder / "states"))
     return there
 
 

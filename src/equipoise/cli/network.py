@@ -157,6 +157,7 @@ def _show_parties(network: Network) -> None:
 
 def _show_connected(folder: Path) -> None:
     from equipoise.cli import output
+    from equipoise.cli.network_run import progress_text
     from equipoise.transports.nvflare.kits import open_kit
     from equipoise.transports.nvflare.status import network_status
 
@@ -169,5 +170,56 @@ def _show_connected(folder: Path) -> None:
         output.table(["site", "last heard"], rows)
     else:
         output.say("no site is connected")
-    for run in status.runs:
-        output.say(f"in progress: {run}", wrap=False)
+    for job, progress in status.runs.items():
+        text = f", {progress_text(progress)}" if progress else ""
+        output.say(f"in progress: {job}{text}", wrap=False)
+
+
+@app.command(name="restart-client")
+def restart_client(
+    run: Annotated[Path, typer.Argument(help="your folder of the run")],
+    name: Annotated[str, typer.Argument(help="the site that has lost its state")],
+    network: Annotated[
+        Path, typer.Option(metavar="KIT", help="the folder of your kit, as for `equipoise run`")
+    ],
+) -> None:
+    """Let a site begin a run afresh after it has lost its state (answers `no-state`).
+
+    equipoise network restart-client runs/hearts va --network ann@example.org
+
+    The run notes it: `equipoise show` mentions it, and a replay repeats it.
+    """
+    from equipoise.cli import output
+    from equipoise.transports.nvflare.jobs import open_desk
+    from equipoise.transports.nvflare.kits import open_kit
+    from equipoise.transports.nvflare.scientist import restart_client as restart
+
+    with open_desk(open_kit(network, "lead")) as desk:
+        submitted = restart(desk, run, name)
+    output.say(f"{name} begins afresh with the next round, in job {submitted.job}", wrap=False)
+    output.say("follow the run:")
+    output.say(f"  equipoise resume {run} --network {network}", wrap=False)
+
+
+@app.command()
+def backup(
+    run: Annotated[Path, typer.Argument(help="the folder of a run, at the server KIT/runs/RUN")],
+    out: Annotated[
+        Path | None, typer.Option(help="a new folder; named by run and time by default")
+    ] = None,
+) -> None:
+    """Copy a run at the server, also while it is in progress.
+
+    equipoise network backup server/runs/0123456789abcdef0123456789abcdef
+
+    To restore it, put the folder back while no job of the run is in progress, and resume the run.
+    """
+    from datetime import UTC, datetime
+
+    from equipoise.cli import output
+    from equipoise.storage.backup import back_up
+
+    now = datetime.now(UTC)
+    target = out or run.absolute().with_name(f"{run.name}.{now:%Y%m%dT%H%M%S}.backup")
+    number = back_up(run, target)
+    output.say(f"round {number} of the run is in {target}", wrap=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from equipoise.transports.nvflare.kits import Kind, Kit
     from equipoise.transports.nvflare.parties import Requested
@@ -22,6 +22,9 @@ Organisation = Annotated[
 Signed = Annotated[Path, typer.Argument(help="the answer of the consortium, NAME.signed.zip")]
 Fingerprint = Annotated[
     str, typer.Option(help="of the network's root certificate, as the consortium read it to you")
+]
+Unit = Annotated[
+    bool, typer.Option("--unit", help="print a unit of systemd that runs this, and start nothing")
 ]
 KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="the folder of the party")]
 
@@ -134,3 +137,31 @@ def stop(folder: Path, kind: Kind) -> None:
     kit = open_kit(folder, kind)
     stopped = processes.stop(kit)
     output.say(f"the {kind} {kit.name} {'has ended' if stopped else 'was not running'}", wrap=False)
+
+
+def show_unit(kit: Kit, options: Sequence[str] = ()) -> None:
+    """Print the unit of systemd that runs a party.
+
+    Args:
+        kit: The kit of the party.
+        options: Options of the command that starts it.
+    """
+    from equipoise.transports.nvflare.units import unit
+
+    typer.echo(unit(kit, options), nl=False)
+
+
+def show_health(folder: Path, kind: Kind) -> None:
+    """Print the health of a party on this machine, and exit with its code."""
+    from equipoise.cli import output
+    from equipoise.transports.nvflare.health import health
+    from equipoise.transports.nvflare.kits import open_kit
+
+    state = health(open_kit(folder, kind))
+    for line in state.facts:
+        output.say(line, wrap=False)
+    for line in state.problems:
+        output.say(output.styled("problem: ", "yellow"), line, wrap=False)
+    if not state.problems:
+        output.say("nothing needs attention")
+    raise typer.Exit(state.code)

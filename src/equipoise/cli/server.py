@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from equipoise.cli import party
-from equipoise.cli.party import Fingerprint, KitFolder, NetworkName, Organisation
+from equipoise.cli.party import Fingerprint, KitFolder, NetworkName, Organisation, Unit
 
 app = typer.Typer(no_args_is_help=True, help="Enrol and run the server of a network.")
 
@@ -60,7 +60,7 @@ def install(
 
 
 @app.command()
-def start(kit: KitFolder) -> None:
+def start(kit: KitFolder, unit: Unit = False) -> None:
     """Run the server in the foreground until Ctrl-C, or `equipoise server stop`.
 
     equipoise server start server
@@ -69,6 +69,9 @@ def start(kit: KitFolder) -> None:
     from equipoise.transports.nvflare.kits import open_kit, point_stores
 
     opened = open_kit(kit, "server")
+    if unit:
+        party.show_unit(opened)
+        return
     point_stores(opened)
     host, port = opened.server
 
@@ -84,3 +87,14 @@ def start(kit: KitFolder) -> None:
 def stop(kit: KitFolder) -> None:
     """Stop the server; runs in progress are kept and can be resumed."""
     party.stop(kit, "server")
+
+
+@app.command()
+def health(kit: KitFolder) -> None:
+    """Show whether the server runs and what needs attention, for monitoring.
+
+    The exit code is 0 if all is well, 1 if something needs attention, 2 if it does not run.
+
+    equipoise server health server
+    """
+    party.show_health(kit, "server")

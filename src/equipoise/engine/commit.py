@@ -10,7 +10,7 @@ from equipoise.engine.cohort import Clients, RoundCohort
 from equipoise.engine.reply_validation import not_finite
 from equipoise.experiment import Participation
 from equipoise.records import State
-from equipoise.runtime.messages import StateRef, state_file, state_of
+from equipoise.runtime.messages import StateRef, round_of, state_file, state_of
 from equipoise.storage.checkpoint import load_server, save_server
 from equipoise.storage.store import RunError, RunStopped, Store
 from equipoise.training import Training
@@ -42,12 +42,24 @@ def restored(store: Store, clients: Clients) -> State:
         client: StateRef(state_of(file.path.name), file.bytes, file.digest)
         for client, file in saved.items()
     }
+    for client, number in _restarts(store, clients):
+        state = clients.committed.get(client)
+        if state is not None and round_of(state.name) < number:
+            del clients.committed[client]
     joined = store.rows(
         "select joined from rounds where round between 1 and ? order by round",
         [clients.server.rounds],
     )
     clients.server.joined = [json.loads(row["joined"]) for row in joined]
     return load_server(store)
+
+
+def _restarts(store: Store, clients: Clients) -> list[tuple[str, int]]:
+    """Return the clients that have begun afresh, with the round: by order, or by a script."""
+    restarts = store.restarted()
+    for number in range(1, store.last_round() + 1):
+        restarts += [(client, number) for client in clients.faults.restarts(number)]
+    return restarts
 
 
 def commit(store: Store, state: State, cohort: RoundCohort, keep: int, last: bool) -> State:

@@ -109,6 +109,7 @@ class Loop:
 
     def _round(self, number: int, state: State) -> State:
         self.server.round = number
+        self.clients.restart(number)
         settings = self.experiment.participation
         rejected: list[tuple[int, int, str, str]] = []
         # Clients that left in an exchange that needs all: the round is repeated without them.
@@ -141,6 +142,7 @@ class Loop:
         """
         self.server.round = number
         self.server.attempt = 0
+        self.clients.restart(number)
         cohort = RoundCohort(self.clients, ids, RoundRecord(number, 0, list(ids), [], finish=True))
         try:
             with self.bench.lending():

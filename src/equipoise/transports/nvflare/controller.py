@@ -65,7 +65,12 @@ class RunController(Controller):  # type: ignore[misc]
         connections = {
             site: link.connection(site, is_in_job=site in facts.sites) for site in order.sites
         }
-        self._progress = NetworkProgress(link.states, _main_metric(order))
+
+        def states() -> dict[str, str]:
+            left_out = {site: f"left out: {reason}" for site, reason in job.left_out.items()}
+            return link.states() | left_out
+
+        self._progress = NetworkProgress(states, _main_metric(order))
         outcome = job.carry_out(
             connections,
             self._progress,

@@ -29,6 +29,8 @@ class RunOrder:
         from_round: Go back to the checkpoint of this round.
         action: "run" to begin or continue the run, "deliver" to fetch it as it is, "stop" to end
             the job that another person submitted for it.
+        restarted: Sites that have lost their states and begin afresh; a job of the run that is in
+            progress ends first.
         version: The version of Equipoise of the scientist.
     """
 
@@ -37,6 +39,7 @@ class RunOrder:
     sites: tuple[str, ...]
     from_round: int | None = None
     action: Action = "run"
+    restarted: tuple[str, ...] = ()
     version: str = __version__
 
     def text(self) -> str:
@@ -56,7 +59,8 @@ class RunOrder:
         """
         try:
             values = json.loads(base64.urlsafe_b64decode(text))
-            order = cls(**{**values, "sites": tuple(values["sites"])})
+            lists = {name: tuple(values[name]) for name in ("sites", "restarted")}
+            order = cls(**{**values, **lists})
         except (binascii.Error, ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigurationError(
                 f"expected an order to begin a run, got something else ({error}); "
@@ -80,6 +84,7 @@ class RunOrder:
             isinstance(self.run, str) and _RUN.fullmatch(self.run) is not None,
             isinstance(self.experiment, Mapping),
             all(isinstance(name, str) for name in self.sites),
+            set(self.restarted) <= set(self.sites),
             0 < len(self.sites) == len(set(self.sites)),
             self.action in get_args(Action),
             self.from_round is None or (type(self.from_round) is int and self.from_round >= 0),

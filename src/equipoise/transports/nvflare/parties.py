@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -48,6 +49,7 @@ from equipoise.transports.nvflare.site_settings import (
     site_settings,
     write_settings,
 )
+from equipoise.transports.nvflare.sweeping import sweep_jobs
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
 
@@ -56,6 +58,7 @@ PARTIES = "parties.json"
 ROOT = "root"
 SUPERVISOR = "supervisor"  # the folder of the supervisor's kit in that of the server
 SIGNED = "signed"
+SWEEP_INTERVAL = 600.0  # seconds
 CLOCK = 300.0  # seconds by which the clocks of two parties may differ
 _NAMES = {
     "server": (
@@ -645,10 +648,19 @@ def run_party(
             if not stopped.is_set():
                 on_ready()
             with attended(kit):
-                while not stopped.wait(0.5):
-                    process.check_alive()
+                _watch(kit, process, stopped)
         finally:
             process.end()
+
+
+def _watch(kit: Kit, process: PartyProcess, stopped: threading.Event) -> None:
+    """Wait until a party is stopped, and sweep what old jobs have left."""
+    due = 0.0
+    while not stopped.wait(0.5):
+        process.check_alive()
+        if time.monotonic() > due:
+            sweep_jobs(kit)
+            due = time.monotonic() + SWEEP_INTERVAL
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from equipoise.callbacks import Callback, CallbackList, RunStart
+from equipoise.storage.store import RunError, Store
 from equipoise.storage.tables import RoundRecord
 from equipoise.transports.apart import Connection
 from equipoise.transports.nvflare.entry import (
@@ -64,6 +65,9 @@ class RunJob:
         facts: Facts about the job.
         runs: The folder of the runs.
         aborted: Returns True once FLARE ends the job.
+
+    Attributes:
+        left_out: The sites that take no part any more, with the reason.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class RunJob:
         self.facts = facts
         self.runs = runs
         self.aborted = aborted
+        self.left_out: dict[str, str] = {}
         self._away_lock = threading.Lock()
         self._away: dict[str, float] = {}
         self._wish = _Wish(runs, order.run)
@@ -100,7 +105,7 @@ class RunJob:
         refusal = self._refusal()
         if refusal is not None:
             return refusal
-        if self.order.action == "stop":
+        if self.order.action == "stop" or self.order.restarted:
             self._stop_other_job()
         with job_lock(self.runs, self.order.run) as is_only:
             if not is_only:
@@ -144,10 +149,16 @@ class RunJob:
         files: ServerFiles | None,
         log: Callable[[str], None],
     ) -> Outcome:
+        try:
+            self._restart_sites()
+        except RunError as error:
+            return Outcome("refused", str(error))
         clear_request(self.runs, self.order.run)
         now = time.time()
         self._away = {site: now for site in self.order.sites if site not in self.facts.sites}
-        update_entry(self.runs, self.order.run, self._begun)
+        entry = update_entry(self.runs, self.order.run, self._begun)
+        assert entry is not None
+        self.left_out = dict(entry.left_out)
         callbacks = CallbackList([callback, self._wish, _Started(self.runs, self.order)])
 
         def interrupted() -> bool:
@@ -157,6 +168,18 @@ class RunJob:
         update_entry(self.runs, self.order.run, lambda entry: self._ended(entry, outcome))
         clear_request(self.runs, self.order.run)
         return outcome
+
+    def _restart_sites(self) -> None:
+        """Let sites begin afresh, and forget that it was ordered."""
+        if not self.order.restarted:
+            return
+        store = Store(self.runs / self.order.run, writing=True)
+        try:
+            for site in self.order.restarted:
+                store.restart(site)
+        finally:
+            store.close()
+        self.order = replace(self.order, restarted=())
 
     def _begun(self, present: RunEntry | None) -> RunEntry:
         """Return the entry of the run at the beginning of this job."""

@@ -116,6 +116,28 @@ def resubmit(desk: Desk, folder: Path, from_round: int | None = None) -> Network
     return run
 
 
+def restart_client(desk: Desk, folder: Path, site: str) -> NetworkRun:
+    """Continue a run in which a site begins afresh, since it has lost its state.
+
+    Args:
+        desk: The connection to the server.
+        folder: The scientist's folder of the run.
+        site: The name of the site.
+
+    Raises:
+        RunError: If the run has no such site.
+    """
+    run = NetworkRun.read(folder)
+    if site not in run.order.sites:
+        raise RunError(
+            f"{folder} has no site {site!r}; its sites are {', '.join(map(repr, run.order.sites))}"
+        )
+    job = desk.submit(replace(run.order, restarted=(site,)))
+    run = NetworkRun(folder, run.order, job)
+    run.save()
+    return run
+
+
 def _check(order: RunOrder) -> None:
     """Refuse an experiment that a server without data could not run."""
     experiment = ordered_experiment(order)

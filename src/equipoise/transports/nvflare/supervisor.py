@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from equipoise.experiment import ConfigurationError
 from equipoise.storage.files import DATABASE
 from equipoise.storage.store import RunError, Store
 from equipoise.transports.nvflare.entry import (
@@ -361,7 +363,9 @@ class Supervisor:
     def _note_end(self, entry: RunEntry, office: Office, facts: Facts) -> None:
         now = self.clock()
         if not has_ended(facts.state):
-            office.abort(entry.job)  # FLARE lists a dead job as running for ever
+            # FLARE lists a dead job as running for ever, and may refuse to end it.
+            with suppress(ConfigurationError):
+                office.abort(entry.job)
 
         def change(present: RunEntry | None) -> RunEntry | None:
             if present is None or present.job != entry.job or present.ended:
