@@ -18,9 +18,10 @@ pytest.importorskip("nvflare")
 from equipoise.callbacks import Callback
 from equipoise.runs import Run
 from equipoise.storage.backup import back_up
-from equipoise.storage.store import RunError
+from equipoise.storage.store import RunError, Store
 from equipoise.transports.nvflare.entry import RUNS, RunEntry, job_lock, update_entry
 from equipoise.transports.nvflare.health import health
+from equipoise.transports.nvflare.kits import open_kit, point_stores
 from equipoise.transports.nvflare.order import RunOrder
 from equipoise.transports.nvflare.processes import RUNNING, Running, began
 from equipoise.transports.nvflare.sweeping import sweep_jobs
@@ -35,14 +36,16 @@ ENTRY = RunEntry(RunOrder(RUN, {}, ("north",)), "ann@example.org")
 
 
 def pretend_to_run(folder: Path) -> None:
-    """Let this process pass for the one that runs a party."""
+    """Let this process pass for the one that runs a party, whose folder was moved."""
+    if "server" in folder.name:
+        point_stores(open_kit(folder, "server"))
     own = Running(os.getpid(), began(os.getpid()), "mark")
     (folder / RUNNING).write_text(json.dumps(vars(own)))
 
 
 def test_a_party_that_does_not_run_has_the_code_2(copied: Consortium, equipoise: Terminal) -> None:
     state = health(copied.server)
-    assert state.code == 2 and "server start" in state.problems[0]
+    assert state.code == 2 and "server start" in state.problems[-1]
     result = equipoise("site", "health", copied.sites["north"].folder)
     assert result.code == 2
 
@@ -111,7 +114,7 @@ def test_folders_of_old_jobs_are_removed_but_the_newest(copied: Consortium) -> N
     in_progress = jobs[0]
     (in_progress / "log.txt").touch()
     before = {path for path in kit.startup.iterdir() if path not in jobs}
-    assert sweep_jobs(kit, kept=2) == 3 + 4
+    assert sweep_jobs(kit, kept=2) == 4 + 4
     left = {path for path in jobs if path.exists()}
     assert left == {in_progress, jobs[10], jobs[9], jobs[11]}
     assert before <= set(kit.startup.iterdir())
@@ -137,6 +140,19 @@ def test_a_backup_of_a_run_in_progress_can_be_resumed_with_the_same_bits(tmp_pat
     assert Run(target).last_round == 1
     resumed = resume_apart(target, network_of(tmp_path).transport())
     same_run(run_joined(config, tmp_path / "joined"), resumed, network_of(tmp_path).states(resumed))
+
+
+def test_an_old_copy_of_a_run_is_refused_until_its_sites_begin_afresh(tmp_path: Path) -> None:
+    config = apart_config(tmp_path, "scaffold", rounds=3)
+    target = tmp_path / "copy"
+    run_apart(config, tmp_path / "run", network_of(tmp_path).transport(), callbacks=BackUp(target))
+    with pytest.raises(RunError, match=r"round 1, .* round 3.*restart-client"):
+        resume_apart(target, network_of(tmp_path).transport())
+    store = Store(target, writing=True)
+    for client in store.meta("clients"):
+        store.restart(client)
+    store.close()
+    assert resume_apart(target, network_of(tmp_path).transport()).status == "finished"
 
 
 def test_a_backup_by_command_lies_next_to_the_run(tmp_path: Path, equipoise: Terminal) -> None:

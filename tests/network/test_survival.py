@@ -133,7 +133,7 @@ def test_a_run_survives_the_death_of_a_child_a_job_process_and_the_server(
     faulty: Faulty, tmp_path: Path
 ) -> None:
     with open_desk(faulty.consortium.lead) as desk:
-        run = faulty.submit(desk, tmp_path / "run", rounds=60)
+        run = faulty.submit(desk, tmp_path / "run", rounds=40)
         faulty.wait_for_round(run, 2)
         first = faulty.entry(run).job
         faulty.kill_one("north", CHILD)
@@ -151,4 +151,26 @@ def test_a_run_survives_the_death_of_a_child_a_job_process_and_the_server(
         outcome = watch_until_end(desk, run, lambda progress: None)
     assert outcome.status == "finished", outcome
     there = assert_same_as_replay(faulty, run, tmp_path)
-    assert there.last_round == 60
+    assert there.last_round == 40
+
+
+def test_a_site_that_died_is_in_the_run_again_when_it_returns(
+    faulty: Faulty, tmp_path: Path
+) -> None:
+    with open_desk(faulty.consortium.lead) as desk:
+        run = faulty.submit(desk, tmp_path / "run", rounds=100, method="fedakd")
+        faulty.wait_for_round(run, 2)
+        first = faulty.entry(run).job
+        faulty.kill("west")
+        wait_until(lambda: "west" in faulty.entry(run).away, "site that is away")
+        faulty.wait_for_more(run)
+        assert faulty.entry(run).job == first  # the others go on
+        faulty.start_site("west")
+        wait_until(lambda: faulty.entry(run).job != first, "new job")
+        faulty.wait_for_more(run)
+        assert not faulty.entry(run).away
+        outcome = watch_until_end(desk, run, lambda progress: None)
+    assert outcome.status == "finished", outcome
+    there = assert_same_as_replay(faulty, run, tmp_path)
+    members = [set(row["joined"]) for row in there.rounds()]
+    assert {"north", "south"} in members and members[-1] == set(SITES)
