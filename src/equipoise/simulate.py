@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
@@ -168,6 +168,53 @@ def resume(
         on_failure.pop_all()
     with simulation:
         return simulation.resume(store, from_round)
+
+
+def retrain_without(
+    run: Run,
+    sites: Sequence[str],
+    from_round: int | None = 0,
+    callbacks: Callback | Iterable[Callback] | None = None,
+    out: str | Path | None = None,
+    allow_imports: Iterable[str] = (),
+) -> Run:
+    """Train a run anew without some sites, as if they had never joined.
+
+    The seed is that of the run, and nothing is taken from the rows of these sites. So the result
+    equals that of a run in which they never joined, bit for bit (`runs.digests.result_digest`). The
+    old run stays as it is.
+
+    Args:
+        run: The run.
+        sites: The sites that leave.
+        from_round: 0, since every later round has learnt from all sites.
+        callbacks: As for `run`.
+        out: The folder of the new run; by default next to the old one.
+        allow_imports: As for `run`.
+
+    Raises:
+        RunError: If another round is named, the data are at sites, or a Python object is missing.
+        ValueError: If there is no such site.
+    """
+    if from_round != 0:
+        raise RunError(
+            "--without: expected --from-round 0, since every later round has learnt from the site; "
+            "add it"
+        )
+    reason = run.store.meta("not portable")
+    if run.store.data_at_sites or reason is not None:
+        raise RunError(
+            f"{run.folder} cannot be trained anew here: {reason or 'its data are at sites'}; start "
+            "a run without the site in the way that it was started"
+        )
+    data = dict(run.config["data"])
+    data["without"] = list(dict.fromkeys([*data.get("without", ()), *sites]))
+    config = {**run.config, "data": data}
+    experiment = experiment_from(config, permitted(config, allow_imports))
+    folder = run.folder.with_name("-".join([run.folder.name, "without", *sites]))
+    if out is not None:
+        folder = Path(out)
+    return start(experiment, folder, callbacks, None, None)
 
 
 def on_cluster(address: str | None, trust_network: bool) -> Connect | None:

@@ -36,6 +36,7 @@ FLAGS = {
 ABILITIES = {
     "composable_weights": {
         "corefed",
+        "fairfed",
         "fedas",
         "fedavg",
         "feddisco",
@@ -44,7 +45,7 @@ ABILITIES = {
         "qfedavg",
     },
     "composable_update": {"corefed", "fedavg", "fedequilibria", "fedgkd", "fedlsa", "kdia"},
-    "composable_finish": {"finetune", "poise"},
+    "composable_finish": {"finetune", "groupthresholds", "poise"},
     "reconstruction": {"fedmpr", "fedsac", "pa3fed", "pfedck"},
 }
 
@@ -100,15 +101,18 @@ NEEDS = {
     "validation": {"cffl", "fedave", "fedsac"},
     "classes": {
         "cffl",
+        "fairfed",
         "fedakd",
         "fedas",
         "fedave",
         "fedcog",
         "feddisco",
         "fedlsa",
+        "fedminmax",
         "fedproto",
         "fedsac",
         "fedtype",
+        "groupthresholds",
         "kdia",
     },
 }

@@ -27,14 +27,14 @@ from tests.helpers.runs import settings, sites
 
 EPOCHS, CLIENTS = 3, 4
 # Whose passes are no plain sum: made samples, calibration sets, hidden units, trials of a line search. Their own tests count them.
-IN_WORDS = {"fedcog", "fedmdfg", "fedsac", "fedtype", "finetune", "poise"}
+IN_WORDS = {"fedcog", "fedmdfg", "fedsac", "fedtype", "finetune", "groupthresholds", "poise"}
 
 # The models that clients end with: "all" where it is the same for all, "main" where it is what the method is for. Else the global model alone.
 SERVED: dict[str, dict[str, str]] = {
     **{name: {"personal": "main"} for name in ("cffl", "cgsv", "fedave")},
     **{
         name: {"personal": "main", "global": "all"}
-        for name in ("ditto", "fedakd", "fedas", "finetune")
+        for name in ("ditto", "fedakd", "fedas", "finetune", "groupthresholds")
     },
     **{name: {"proxy": "all", "personal": "main"} for name in ("fedekd", "fedtype")},
     "fedsac": {"submodel": "main"},

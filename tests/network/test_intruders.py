@@ -198,8 +198,10 @@ def test_a_site_refuses_what_no_server_of_ours_sends(
     content = json.loads(config.read_text())
     content["workflows"][0]["path"] = EVIL
     config.write_text(json.dumps(content))
-    assert submitted(network.desk, job) == "FINISHED:COMPLETED"
-    (found,) = network.consortium.server.startup.rglob(evil.RESULTS)
+    number = str(network.desk.session.submit_job(str(job)))
+    network.desk.wait_until_end(number)
+    network.desk.session.download_job_result(number, str(tmp_path / "result"))
+    (found,) = (tmp_path / "result").rglob(evil.RESULTS)
     answers = json.loads(found.read_text())
     codes = {name: answer["code"] for name, answer in answers.items()}
     assert codes == {

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from typer.testing import CliRunner
 
 import equipoise as eq
@@ -25,6 +26,7 @@ from equipoise.task import Task
 from tests.helpers.apart_sites import Network, run_apart
 from tests.helpers.group_sites import (
     GROUPS,
+    SCHEMA,
     columns,
     experiment,
     finished,
@@ -122,6 +124,18 @@ def test_sites_on_their_own_machines_send_the_same(tmp_path: Path, folder: Path)
     assert received.keys() == expected.keys() and received
     for key, table in received.items():
         assert (table == expected[key]).all()
+
+
+def test_a_site_counts_by_agreed_columns_only(tmp_path: Path, folder: Path) -> None:
+    schema = tmp_path / "schema.yaml"
+    schema.write_text(yaml.safe_dump(SCHEMA))
+    config = experiment(folder, data={"apart": True, "groups": ["sex"]})
+    agreed = {site: {"schema": schema, "groups": ("sex",)} for site in ("east", "north", "west")}
+    network = Network(tmp_path / "sites", folder, ending=".csv", changes=agreed)
+    run_apart(config, tmp_path / "agreed", network.transport())
+    agreed["west"] = {"schema": schema, "groups": ("age",)}
+    with pytest.raises(Exception, match="schema"):
+        run_apart(config, tmp_path / "refused", network.transport())
 
 
 def test_workers_send_the_same(tmp_path: Path, folder: Path, run: Run) -> None:

@@ -15,6 +15,7 @@ from equipoise.cli import (
     audit,
     cluster,
     compare,
+    contribution,
     data,
     export,
     listing,
@@ -79,6 +80,7 @@ def _options(
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("compare")(compare.compare)
+app.command("contribution")(contribution.contribution)
 app.command("study")(study.study)
 app.command("report")(report.report)
 app.command("watch")(watch.watch)

@@ -244,6 +244,8 @@ def _steady_text(progress: Mapping[str, Any], with_sites: bool = True) -> str:
     if progress.get("status") == "waiting":
         return "the server is about to continue the run"
     text = f"round {progress.get('round')} of {progress.get('rounds')}"
+    if progress.get("ending"):
+        text = "after the last round"
     evaluation = progress.get("evaluation")
     if isinstance(evaluation, Mapping):
         extreme = "highest" if evaluation.get("lower_is_better") else "lowest"

@@ -66,7 +66,7 @@ def show_requests(command: str, *requests: Requested) -> None:
 
 
 def install(folder: Path | None, signed: Path, fingerprint: str, kinds: tuple[str, ...]) -> Kit:
-    """Install a signed certificate and print what it allows.
+    """Install a signed certificate and print name, server and lifetime.
 
     Args:
         folder: The folder of the party; None for the one that `request` makes.

@@ -26,6 +26,14 @@ def resume(
             "damaged; later rounds are computed again",
         ),
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SITE",
+            help="with --from-round 0: train anew without a site, as if it had never joined, into "
+            "a folder next to the run; may be repeated",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
     """Continue a run that was stopped or killed; the result is bit-for-bit the same."""
@@ -35,6 +43,9 @@ def resume(
     from equipoise.runs import Run
     from equipoise.simulate import resume as continue_run
 
+    if without:
+        _train_without(run, without, from_round, network_options, import_options, quiet)
+        return
     if network_options.network is not None:
         refuse_with_network(
             {
@@ -54,5 +65,33 @@ def resume(
             from_round=from_round,
             allow_imports=import_options.packages,
             **cluster_options.arguments(),
+        )
+    run_output.summary(finished)
+
+
+def _train_without(
+    run: Path,
+    without: list[str],
+    from_round: int | None,
+    network_options: NetworkOptions,
+    import_options: ImportOptions,
+    quiet: bool,
+) -> None:
+    """Train a run anew without some sites, and print its result with its digest."""
+    from equipoise.cli import run_output
+    from equipoise.cli.progress import announced_interrupts, progress
+    from equipoise.runs import Run
+    from equipoise.simulate import retrain_without
+
+    if network_options.network is not None:
+        refuse_with_network({"--without": True})
+    old = Run(run)
+    with announced_interrupts():
+        finished = retrain_without(
+            old,
+            without,
+            from_round,
+            progress(quiet, old.main_metric),
+            allow_imports=import_options.packages,
         )
     run_output.summary(finished)

@@ -53,6 +53,12 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="remove the run that --out holds already")
     ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SITE", help="leave a site out, as if it had never joined; may be repeated"
+        ),
+    ] = None,
     against_alone: Annotated[
         bool,
         typer.Option(
@@ -101,6 +107,7 @@ def run(
         "seed": seed,
         "workers": workers,
         "device": device,
+        "data.without": without or None,
     }
     if method_options.method is not None and file is not None:
         # Another method: the hyper-parameters in the file belong to the old one.
@@ -112,6 +119,7 @@ def run(
                 "--cluster": cluster_options.cluster is not None,
                 "--workers": workers is not None,
                 "--device": device is not None,
+                "--without": bool(without),
                 "--against-alone": against_alone,
                 "--dry-run": dry_run,
                 "--profile": profile,

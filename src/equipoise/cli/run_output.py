@@ -96,6 +96,13 @@ def _show_head(result: RunResult) -> None:
     )
     if result.outdated:
         say(f"outdated: {result.outdated}; run it anew for numbers of this version", wrap=False)
+    left = result.config["data"].get("without", ())
+    if left:
+        say(
+            f"without {', '.join(left)}, as if they had never joined; digest of the result: "
+            f"{result.digest}",
+            wrap=False,
+        )
     if result.rejected:
         say(f"{result.rejected} replies did not count")
 

@@ -110,6 +110,11 @@ class DataConfig(Settings):
         description="columns of a table by which results are reported, and the edges of bins for "
         "numbers: [sex, age: [0, 50, 65, 120]]; they need not be inputs",
     )
+    without: tuple[str, ...] = Field(
+        (),
+        description="sites that are left out as if they had never joined: nothing is taken from "
+        "their rows",
+    )
     apart: bool = Field(
         False,
         description="every site prepares its rows alone, by a schema on which all agree: it draws "

@@ -28,6 +28,7 @@ from equipoise.data.tables.sites import (
     Sites,
     read_own_table,
     site_files,
+    without_sites,
 )
 from equipoise.data.tables.table_dataset import chosen_label, dataset_from_sites, join_cells
 from equipoise.validation.names import checked_name, did_you_mean, nearest, quoted
@@ -305,6 +306,38 @@ def joined(name: str, datasets: Mapping[str, Dataset]) -> Dataset:
         notes=tuple(notes),
         pixel_kinds=tuple(sorted(kinds)),
         attributes=_joined_attributes(every),
+    )
+
+
+def of_remaining_sites(dataset: Dataset, without: Sequence[str]) -> Dataset:
+    """Return a data set without the samples of some sites, as if there were none.
+
+    Args:
+        dataset: The data set.
+        without: The sites that are left out.
+
+    Raises:
+        ValueError: If it has no such sites, or none remains.
+    """
+    if not without:
+        return dataset
+    if dataset.site is None:
+        raise ValueError(
+            f"data.without: expected data with sites, got {dataset.name}, which has none; "
+            "leave it out"
+        )
+    remaining = without_sites(dataset.site_names, without)
+    position = {site: index for index, site in enumerate(remaining)}
+    codes = np.array([position.get(site, -1) for site in dataset.site_names])[dataset.site]
+    rows = np.flatnonzero(codes >= 0)
+    return replace(
+        dataset,
+        x=dataset.x[rows],
+        y=dataset.y[rows],
+        part=None if dataset.part is None else dataset.part[rows],
+        site=codes[rows],
+        site_names=tuple(remaining),
+        attributes={name: cells[rows] for name, cells in dataset.attributes.items()},
     )
 
 

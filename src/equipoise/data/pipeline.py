@@ -292,39 +292,55 @@ def load_with_tables(
         ValueError: If the data cannot be read.
     """
     from equipoise.data import sets
+    from equipoise.data.own_files import of_remaining_sites
     from equipoise.data.patients.records import is_patients
 
     path = Path(config.name)
     if dataset is not None:
         _refuse_window(config)
-        return LoadedData(dataset)
+        return LoadedData(of_remaining_sites(dataset, config.without))
     if config.apart and config.synthetic is None and is_user_path(config):
         return LoadedData(_load_apart(config))
+    if config.without and is_user_path(config) and not _are_tables(path):
+        raise ValueError(
+            f"data.without: expected tables, got {path}, whose sizes or codes follow from all "
+            "sites; set data.apart with a schema, or move the files of the site elsewhere"
+        )
     if config.synthetic is None and is_user_path(config) and is_image_folder(path):
         return LoadedData(_load_images(config))
     _refuse_window(config)
     if config.synthetic is not None:
-        return LoadedData(sets.synthetic.load(config.synthetic))
+        synthetic = sets.synthetic.load(config.synthetic)
+        return LoadedData(of_remaining_sites(synthetic, config.without))
     if is_code(config) or not is_user_path(config):
-        return LoadedData(sets.load(config.name, imports))
+        loaded = sets.load(config.name, imports)
+        return LoadedData(of_remaining_sites(loaded, config.without))
     check_regular(path)
     if is_patients(path):
         return LoadedData(_load_patients(config, own_site))
     return _load_tables(config, own_site)
 
 
+def _are_tables(path: Path) -> bool:
+    from equipoise.data.patients.records import is_patients
+
+    return not is_patients(path) and not is_image_folder(path)
+
+
 def _load_apart(config: DataConfig) -> Dataset:
     """Read the files of every site alone, by the agreed schema, and join the rows."""
     from equipoise.data.own_files import joined, own_files, read_own
+    from equipoise.data.tables.sites import without_sites
 
     path = Path(config.name)
+    files = own_files(path)
     datasets = {}
-    for site, own in own_files(path).items():
-        datasets[site] = read_own(config, site, own)
+    for site in without_sites(list(files), config.without):
+        datasets[site] = read_own(config, site, files[site])
     if config.schema is not None:
-        unknown = [site for site in config.schema.sites if site not in datasets]
+        unknown = [site for site in config.schema.sites if site not in files]
         if unknown:
-            raise nearest("site under `sites` of the schema", unknown[0], list(datasets))
+            raise nearest("site under `sites` of the schema", unknown[0], list(files))
     return joined(path.stem, datasets)
 
 
@@ -357,7 +373,8 @@ def _load_tables(config: DataConfig, own_site: str | None) -> LoadedData:
 
     groups = tuple(config.groups)
     names = (*([config.label] if config.label else []), *config.categorical, *groups)
-    sites = read_sites(Path(config.name), config.site, config.schema, names, own_site)
+    path = Path(config.name)
+    sites = read_sites(path, config.site, config.schema, names, own_site, config.without)
     dataset = dataset_from_sites(
         sites, config.label, config.categorical, config.task, config.schema, groups=groups
     )

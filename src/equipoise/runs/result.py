@@ -33,6 +33,7 @@ from equipoise.runs.curves import (
     read_history,
     read_weights,
 )
+from equipoise.runs.digests import result_digest
 from equipoise.runs.groups import ALL, CellKey, GroupReport, group_report
 from equipoise.runs.run import Run
 from equipoise.storage.files import resume_command
@@ -185,6 +186,7 @@ class RunResult:
         varied: Setting -> value, of the setting that a sweep over several runs varies.
         contributions: Name (such as "reputation") -> client -> the last value that the method
             logged of the client's contribution.
+        digest: A digest of all that a finished run learnt and measured at the end.
         data_at_sites: True if the data are at sites, which are reached over a network.
     """
 
@@ -215,6 +217,7 @@ class RunResult:
     details: RunDetails | None = None
     varied: Mapping[str, Any] = field(default_factory=dict)
     contributions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    digest: str = ""
     data_at_sites: bool = False
 
     @property
@@ -414,6 +417,7 @@ class _Reader:
             old_fingerprint=has_old_fingerprint(run),
             details=self._details(models, histograms) if details else None,
             contributions=self._contributions(),
+            digest=result_digest(run) if status == "finished" else "",
             data_at_sites=run.store.data_at_sites,
         )
 

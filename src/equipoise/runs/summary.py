@@ -54,6 +54,8 @@ def summarise(
         "split": result.main_split,
         "rejected replies": result.rejected,
         "outdated": result.outdated,
+        "without": list(result.config["data"].get("without", ())),
+        "digest": result.digest,
         "notes": [*notes(result, metric, model), *gain_notes(result, scores)],
         **_level(scores),
         **_best_round(scores),

@@ -166,6 +166,10 @@ def _check_schema(experiment: Experiment, settings: SiteSettings) -> None:
     offered = experiment.data.schema
     if agreed is None or offered is None or agreed.plain() != offered.plain():
         raise Refused("schema", f"it is not the one of {settings.schema}")
+    listed = [*settings.groups, *(column.name for column in agreed.columns)]
+    for column in experiment.data.groups:
+        if column not in listed:
+            raise Refused("schema", f"data.groups names {column!r:.80}, on which nobody agreed")
 
 
 def _own_spec(spec: Mapping[str, Any], name: str, settings: SiteSettings) -> dict[str, Any]:
@@ -229,7 +233,6 @@ def read_request(message: Record, name: str) -> Request:
         raise Refused("message", "a request of another form")
     if request.client != name:
         raise Refused("name", f"{request.client!r:.80}")
-    request.die = False
     _check_state_names(request)
     return request
 

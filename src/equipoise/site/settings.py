@@ -13,7 +13,7 @@ LEAST_MEMORY = 2**29  # bytes without which a child could not even be started
 # The audit is a method of Equipoise that is not among the registered ones.
 AUDIT = "equipoise.auditing.method:Audit"
 _PATHS = ("data", "folder", "schema", "codes")
-_NAMES = ("methods", "imports")
+_NAMES = ("methods", "imports", "groups")
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class SiteSettings:
         imports: The packages from which a server may name code.
         device: The torch device, cpu or cuda.
         codes: Of patients' records: the site's own file of the codes that make a label.
+        groups: With `schema`: columns by which test samples may be counted, besides those that it
+            lists.
         limit: The largest message in bytes.
         deadline: The longest time of a step in seconds, whatever a server allows.
         wait: The longest time in seconds in which a message waits for another one.
@@ -46,6 +48,7 @@ class SiteSettings:
     imports: tuple[str, ...] = ()
     device: str = "cpu"
     codes: Path | None = None
+    groups: tuple[str, ...] = ()
     limit: int = LIMIT
     deadline: float = 24 * 3600.0
     wait: float = 60.0

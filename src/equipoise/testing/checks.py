@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from equipoise.client import Client
+from equipoise.composition import parts
 from equipoise.data import Federation, Parts, federate, from_sites
 from equipoise.experiment import Experiment
 from equipoise.method import Method
@@ -24,9 +25,11 @@ from equipoise.storage.checkpoint import load_server
 from equipoise.testing.reachability import Rows, probing, reachable
 from equipoise.testing.small import (
     CLASSES,
+    GROUP,
     Broken,
     Sites,
     assert_same,
+    dataset_of,
     everything,
     finite,
     flat,
@@ -68,8 +71,15 @@ class Case:
             transport: The transport; in process by default.
             **changes: Settings of the experiment that differ from `settings`.
         """
-        config = settings(self.method, self.network, **changes)
+        config = self.with_groups(settings(self.method, self.network, **changes))
         return played(config, self.folder / name, data, transport)
+
+    def with_groups(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of an experiment with groups, if the method compares some."""
+        base, guests = parts(self.method)
+        if not any(part.compares_groups for part in (base, *guests.values())):
+            return config
+        return {**config, "data": {**config["data"], "groups": [GROUP]}}
 
     def reference(self, rounds: int = 3) -> dict[str, Any]:
         """Return everything that an undisturbed run learns, see `everything`."""
@@ -195,8 +205,8 @@ def no_foreign_data(case: Case) -> None:
     Private attributes are followed, too. No sample reaches the server, except the validation data
     of methods that declare to need them.
     """
-    config = settings(case.method, case.network, rounds=2)
-    dataset = from_sites(sites())
+    config = case.with_groups(settings(case.method, case.network, rounds=2))
+    dataset = dataset_of(sites())
     experiment = Experiment(**config, dataset=dataset)
     federation = federate(experiment.data, experiment.seed, dataset)
     foreign = _foreign_samples(federation, "validation" in case.method.needs)

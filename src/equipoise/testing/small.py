@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise import methods, simulate
-from equipoise.data import from_sites
+from equipoise.data import Dataset, from_sites
 from equipoise.experiment import Experiment
 from equipoise.records import PerClient, read
 from equipoise.runs import Run
@@ -19,6 +19,7 @@ from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
 
 CLASSES = 3
+GROUP = "group"  # the column by which methods that compare groups do so
 SIZES = {"ada": 24, "bo": 13, "cy": 18, "di": 9}
 
 Sites = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -48,6 +49,15 @@ def sites(
         x = noise + y[:, None, None, None] * ramp
         data[name] = (x.astype(np.float32), y.astype(np.int64))
     return data
+
+
+def dataset_of(data: Sites) -> Dataset:
+    """Return the samples of all clients as a data set, with a group of each sample."""
+    groups = []
+    for x, _ in data.values():
+        means = x.reshape(len(x), -1).mean(1)
+        groups += ["b" if mean > 0 else "a" for mean in means.tolist()]
+    return from_sites(dict(data), attributes={GROUP: groups})
 
 
 def settings(method: Any, network: str = "mlp", **changes: Any) -> dict[str, Any]:
@@ -95,7 +105,7 @@ def played(
         data: The samples of each client; those of `sites` by default.
         transport: The transport; in process by default.
     """
-    experiment = Experiment(**config, dataset=from_sites(dict(data or sites())))
+    experiment = Experiment(**config, dataset=dataset_of(data or sites()))
     return without_notes(experiment, out, transport)
 
 

@@ -32,7 +32,7 @@ from equipoise.data.tables.repairs import (
     repair_cells,
     unmatched_repairs,
 )
-from equipoise.validation.names import checked_name, quoted
+from equipoise.validation.names import checked_name, nearest, quoted
 from equipoise.validation.regular_files import check_regular
 
 ENDINGS = (".csv", ".npz", ".parquet")
@@ -129,6 +129,7 @@ def read_sites(
     schema: Schema | None = None,
     names: Sequence[str] = (),
     own_site: str | None = None,
+    without: Sequence[str] = (),
 ) -> Sites:
     """Read every site's table and repair it.
 
@@ -138,6 +139,7 @@ def read_sites(
         schema: The schema whose repairs are applied.
         names: Columns that must be recognised in addition to those of the schema.
         own_site: The name of the site whose file this is, if one file is that of one site.
+        without: Sites that are left out; of a folder, their files are not read.
 
     Returns:
         The tables of all files that could be read; the other files are among the problems.
@@ -150,6 +152,9 @@ def read_sites(
         raise ValueError(
             f"{path} holds no site files; expected one {', '.join(ENDINGS)} file per site"
         )
+    if path.is_dir():
+        remaining = without_sites([file.stem for file in files], without)
+        files = [file for file in files if file.stem in remaining]
     check_sizes([file for file in files if file.suffix.lower() == ".npz"])
     if path.is_dir() and site is not None:
         raise ValueError(
@@ -167,8 +172,31 @@ def read_sites(
     if own_site is None and path.is_file():
         renames = schema.rename if schema is not None else {}
         sites = split_by_site(sites, site, renames)
+        remaining = without_sites(list(sites.tables), without)
+        tables = {name: sites.tables[name] for name in remaining}
+        sites = replace(
+            sites, tables=tables, origins={name: sites.origins[name] for name in tables}
+        )
     former_columns = (site,) if site else ()
     return with_repairs(sites, schema, names, former_columns)
+
+
+def without_sites(sites: Sequence[str], without: Sequence[str]) -> list[str]:
+    """Return the sites that remain after some have left.
+
+    Raises:
+        ValueError: If there is no such site, or none remains.
+    """
+    for name in without:
+        if name not in sites:
+            raise nearest("site under data.without", name, list(sites))
+    remaining = [name for name in sites if name not in without]
+    if not remaining:
+        raise ValueError(
+            f"data.without: expected at least one site that remains of {some(sites)}, got none; "
+            "leave out fewer"
+        )
+    return remaining
 
 
 def _named(sites: Sites, site: str) -> Sites:

@@ -53,7 +53,11 @@ class NetworkProgress(Callback):
 
     def on_round(self, record: RoundRecord) -> None:
         """Note the round and its evaluation."""
-        self._update(round=record.round, committed=time.time())
+        if record.finish:
+            self._update(ending=True)
+        else:
+            self._update(round=record.round)
+        self._update(committed=time.time())
         summary = summarise_round(record, self.main)
         if summary is not None:
             metric = summary.metric
