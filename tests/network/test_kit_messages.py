@@ -270,12 +270,21 @@ def with_role(archive: Path, role: str) -> Path:
     return archive
 
 
-@pytest.mark.parametrize("role", ["project_admin", "org_admin"])
-def test_no_administrator_is_approved(role: str, enrolled: Consortium, tmp_path: Path) -> None:
-    archive = with_role(tmp_path / "eve.request.zip", role)
+def test_no_administrator_is_approved(enrolled: Consortium, tmp_path: Path) -> None:
+    archive = with_role(tmp_path / "eve.request.zip", "project_admin")
     assert sentence(lambda: parties.approve(enrolled.network, archive)) == (
-        f"{archive}: expected a server, site, lead or member, got '{role}'; no other role exists "
-        "in a network"
+        f"{archive}: expected a server, supervisor, site, lead or member, got 'project_admin'; no "
+        "other role exists in a network"
+    )
+
+
+def test_no_other_supervisor_than_that_of_the_server_is_approved(
+    enrolled: Consortium, tmp_path: Path
+) -> None:
+    archive = with_role(tmp_path / "eve.request.zip", "org_admin")
+    assert sentence(lambda: parties.approve(enrolled.network, archive)) == (
+        "expected the supervisor supervisor@hearts.internal of the server, got a request of "
+        "'eve@example.org'; `equipoise server request` makes the right one"
     )
 
 
