@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from equipoise.experiment import ConfigurationError
 from equipoise.storage.files import DATABASE
@@ -266,15 +266,11 @@ def last_round(folder: Path) -> int:
     """Return the last committed round of a run; -1 before the first, or if it cannot be read."""
     if not (folder / DATABASE).exists():
         return -1
-    store: Any = None
     try:
-        store = Store(folder)
-        return store.last_round()
+        with closing(Store(folder)) as store:
+            return store.last_round()
     except RunError:
         return -1
-    finally:
-        if store is not None:
-            store.close()
 
 
 @dataclass
