@@ -23,6 +23,8 @@ from equipoise.records import plain
 from equipoise.streams import Turn, default_generator, number, torch_stream
 from equipoise.training import GradientHook, Stepper, Training, backward, minimise
 from equipoise.training.dense import DenseNetwork, LossGradient, loss_gradient
+from equipoise.training.progress import Progress
+from equipoise.training.stack import Deferral, FitPlanned, PlannedFit
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
 
@@ -119,6 +121,7 @@ class Client:
         rounds: int,
         state: Mapping[str, Any],
         attempt: int = 0,
+        deferral: Deferral | None = None,
     ) -> None:
         self.id, self.round, self.rounds, self.attempt = id, round, rounds, attempt
         self._bench = bench.without_data
@@ -128,6 +131,8 @@ class Client:
             self._sources["train"] = lambda: bench.part(id, "train")
             self._sources["validation"] = lambda: bench.part(id, "validation")
         self._own: dict[str, Samples] = {}
+        self._deferral = deferral
+        self._has_computed = False
         self.task, self.training, self.metrics = bench.task, bench.training, bench.metrics
         # After the last round the learning rate stays that of the last round.
         self.lr = bench.training.rate(min(round, rounds))
@@ -262,19 +267,25 @@ class Client:
         """
         models = [model] if isinstance(model, Model) else list(model)
         losses = [loss] if isinstance(loss, Loss) else list(loss)
+        if self._deferral is not None and self._deferral.fit is not None:
+            return self._trained_in_stack(models[0], self._deferral.fit)
         training = self.training.changed(changes) if changes else self.training
         samples = self.train
         positions = _positions(on, len(samples))
+        lr = changes.get("lr", self.lr)
+        if self._deferral is not None and gradient is None and memory is None:
+            self._plan(models, losses, positions, training, lr, purpose)
+        self._has_computed = True
         order, noise = self.stream(purpose), self.stream(f"{purpose} inputs")
         takes_single = all(m.takes_single for m in models)
         memories = [memory]
         if len(models) > 1:
             memories = [(memory or {}).get(str(k)) for k in range(len(models))]
         steppers = [
-            Stepper(m.trained, training, changes.get("lr", self.lr), own, gradient)
+            Stepper(m.trained, training, lr, own, gradient)
             for m, own in zip(models, memories, strict=True)
         ]
-        done = _Progress()
+        done = Progress()
         with default_generator(self._bench.seed, *self._names(f"{purpose} torch")):
             step = self._step_of(models, losses, steppers)
             while len(positions) and not done.is_over(training):
@@ -309,22 +320,20 @@ class Client:
         """Yield positions, inputs and targets of batches; several small ones are read together."""
         numbers = max(1, math.prod(self.task.shape))
         together = max(1, _READ_TOGETHER // (size * numbers))
-        for chosen in torch.split(positions, size * together):
-            x, y = samples.at(chosen)
+        for read in positions.unsafe_split(size * together):
+            x, y = samples.at(read)
+            # `unsafe_split` is `split` without its checks for views in autograd, and much faster.
             yield from zip(
-                torch.split(chosen, size), torch.split(x, size), torch.split(y, size), strict=True
+                read.unsafe_split(size), x.unsafe_split(size), y.unsafe_split(size), strict=True
             )
 
     def _step_of(
         self, models: list[Model], losses: list[Loss], steppers: list[Stepper]
     ) -> Callable[[Batch], float]:
         """Return the function that takes one step on a batch and returns the first model's loss."""
-        is_supervised = len(models) == 1 and losses[0] is supervised
-        gradient_of = loss_gradient(self._bench.supervise)
-        if is_supervised and gradient_of is not None and self.training.precision == "float32":
-            network = DenseNetwork.of(models[0])
-            if network is not None:
-                return self._dense_step(network, gradient_of, models[0], steppers[0])
+        network, gradient_of = self._dense_network(models, losses)
+        if network is not None and gradient_of is not None:
+            return self._dense_step(network, gradient_of, models[0], steppers[0])
         for model in models:
             model.net.train()
         if len(models) == 1:
@@ -332,6 +341,60 @@ class Client:
         # With dropout, each model draws the numbers that it would draw alone.
         turns = [Turn() for _ in models]
         return partial(self._joint_step, models, losses, steppers, turns)
+
+    def _dense_network(
+        self, models: list[Model], losses: list[Loss]
+    ) -> tuple[DenseNetwork | None, LossGradient | None]:
+        """Return the network and the gradient of its loss if they need no autograd, else None."""
+        is_supervised = len(models) == 1 and losses[0] is supervised
+        if not is_supervised or self.training.precision != "float32":
+            return None, None
+        return DenseNetwork.of(models[0]), loss_gradient(self._bench.supervise)
+
+    def _plan(
+        self,
+        models: list[Model],
+        losses: list[Loss],
+        positions: Tensor,
+        training: Training,
+        lr: float,
+        purpose: str,
+    ) -> None:
+        """Plan a fit that can be trained in a stack.
+
+        Raises:
+            FitPlanned: If it can.
+        """
+        network, gradient_of = self._dense_network(models, losses)
+        if network is None or gradient_of is None or not self.task.classifies:
+            return
+        has_raw_inputs = self.inputs is None and not self._bench.augment
+        is_flat = network.flattens or len(self.task.shape) == 1
+        # What a step has computed before its first fit would be computed twice.
+        if not has_raw_inputs or not is_flat or self._has_computed:
+            return
+        fit = PlannedFit(
+            list(models[0].trained),
+            network.tensors,
+            self.train,
+            positions,
+            self.stream(purpose),
+            training,
+            lr,
+            gradient_of,
+        )
+        if fit.can_be_stacked(math.prod(self.task.shape)):
+            fit.tensors = [tensor.clone() for tensor in network.tensors]
+            raise FitPlanned(fit)
+
+    def _trained_in_stack(self, model: Model, fit: PlannedFit) -> FitResult:
+        """Return the result of the first fit of this step, which was trained in a stack."""
+        self._deferral = None
+        self._has_computed = True
+        with torch.no_grad():
+            torch._foreach_copy_(list(model.trained.values()), fit.tensors)
+        self.steps += fit.progress.steps
+        return FitResult(fit.progress.steps, fit.progress.mean_loss, 0, fit.memory)
 
     def _dense_step(
         self, network: DenseNetwork, gradient_of: LossGradient, model: Model, stepper: Stepper
@@ -409,10 +472,12 @@ class Client:
             model: The model.
             on: The samples; the training data by default.
         """
+        self._has_computed = True
         return self._bench.outputs(model, self.train if on is None else on, self._other)
 
     def features(self, model: Model, on: Samples | None = None) -> Tensor:
         """Return the features before the head in evaluation mode; arguments as for `predict`."""
+        self._has_computed = True
         samples = self.train if on is None else on
         return self._bench.outputs(model, samples, self._other, features=True)
 
@@ -433,6 +498,7 @@ class Client:
         Args:
             size: The batch size; that of training by default.
         """
+        self._has_computed = True
         samples = self.train
         everything = torch.arange(len(samples))
         for position, chosen in enumerate(torch.split(everything, size or self.training.batch)):
@@ -472,39 +538,3 @@ def _positions(on: Tensor | None, samples: int) -> Tensor:
     if on is None:
         return torch.arange(samples)
     return on.nonzero().squeeze(1) if on.dtype == torch.bool else on
-
-
-@dataclass
-class _Progress:
-    """How far a fit has come.
-
-    Attributes:
-        epoch: The number of epochs done.
-        steps: The number of optimiser steps.
-        skipped: The number of batches that were skipped.
-        samples: The number of samples visited.
-        total_loss: The sum of the loss over these samples.
-    """
-
-    epoch: int = 0
-    steps: int = 0
-    skipped: int = 0
-    samples: int = 0
-    total_loss: float = 0.0
-
-    def add(self, samples: int, loss: float) -> None:
-        """Count one step."""
-        self.steps += 1
-        self.samples += samples
-        self.total_loss += loss * samples
-
-    @property
-    def mean_loss(self) -> float:
-        """The mean loss over all samples visited."""
-        return self.total_loss / max(1, self.samples)
-
-    def is_over(self, training: Training) -> bool:
-        """Return True if a fit has done its steps, or without a number of steps its epochs."""
-        if training.steps:
-            return self.steps >= training.steps
-        return self.epoch >= training.epochs

@@ -147,7 +147,7 @@ def test_a_run_without_a_value_on_test_data_is_refused_with_the_reason(tmp_path:
         read_folder(one_class)
     unmeasured = made_up_run(tmp_path / "unmeasured", evaluation={"splits": ["validation"]})
     change(unmeasured, "delete from measurements where split = 'test'")
-    with pytest.raises(RunError, match="has no accuracy on test data; .*evaluation.splits"):
+    with pytest.raises(RunError, match="has no result: .*evaluation.splits names validation"):
         read_folder(unmeasured)
 
 

@@ -202,3 +202,14 @@ def test_importing_it_warns_of_nothing() -> None:
     ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
+
+
+def test_scikit_learn_is_imported_where_it_is_used() -> None:
+    """Its import takes seconds, which every command would pay for."""
+    early = []
+    for name, path in MODULES.items():
+        for statement in ast.parse(path.read_text()).body:
+            is_import = isinstance(statement, (ast.Import, ast.ImportFrom))
+            if is_import and "sklearn" in ast.unparse(statement):
+                early.append(name)
+    assert early == []

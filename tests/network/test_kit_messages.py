@@ -1,4 +1,4 @@
-"""The exact wording of what parties of a network are told about kits, requests and settings."""
+"""The exact wording of messages about kits, requests, certificates and data of a network."""
 
 from __future__ import annotations
 
@@ -211,11 +211,11 @@ def test_invalid_names_are_refused_and_leave_no_folder(
 
 
 def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").touch()
+    (tmp_path / "notes.txt").touch()
     assert sentence(lambda: parties.request(tmp_path, "site", "north", "uni", "hearts")) == (
         f"{tmp_path}: expected a new or empty folder, got one with files; choose another one"
     )
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_path_that_flare_would_split_is_refused(tmp_path: Path) -> None:
@@ -335,10 +335,10 @@ def test_a_text_that_is_no_fingerprint_is_refused(copied: Consortium) -> None:
 
 def test_the_answer_to_another_request_is_refused(copied: Consortium) -> None:
     signed = signed_for(copied)
-    folder = copied.lead.folder
+    folder = copied.sites["south"].folder
     assert sentence(lambda: parties.install(folder, signed, copied.network.root)) == (
-        f"{signed}: expected the kind 'lead', which was requested, got 'site'; ask the consortium "
-        "for the answer to this request"
+        f"{signed}: expected the name 'south', which was requested, got 'north'; ask the "
+        "consortium for the answer to this request"
     )
 
 

@@ -84,7 +84,7 @@ def test_approving_the_same_request_again_renews_the_certificate_and_keeps_all_e
 
 
 def test_a_kit_is_locked_when_it_is_installed(enrolled: Consortium) -> None:
-    assert [loosened(kit) for kit in kits(enrolled)] == [[]] * 4
+    assert [loosened(kit) for kit in kits(enrolled)] == [[]] * 6
 
 
 def test_flare_brings_no_scripts_or_defaults_into_a_locked_kit(enrolled: Consortium) -> None:
@@ -216,9 +216,11 @@ def test_settings_that_concern_the_party_alone_may_be_changed(copied: Consortium
 def test_the_stores_of_a_server_are_in_its_folder_also_after_it_was_moved(
     copied: Consortium,
 ) -> None:
-    assert any("uri_root" in line for line in loosened(copied.server))
-    point_stores(copied.server)
-    assert loosened(copied.server) == []
+    moved = copied.server.folder.rename(copied.server.folder.with_name("moved"))
+    server = open_kit(moved, "server")
+    assert any("uri_root" in line for line in loosened(server))
+    point_stores(server)
+    assert loosened(server) == []
 
 
 # Settings of a site
@@ -239,13 +241,13 @@ def test_every_setting_of_the_file_is_read(copied: Consortium) -> None:
     kit = copied.sites["north"]
     (kit.folder / "own.csv").touch()
     (kit.folder / FILE).write_text(
-        "{data: own.csv, schema: /s.yaml, codes: c.yaml, states: kept, methods: [fedavg], "
+        "{data: own.csv, schema: /s.yaml, codes: c.yaml, states: own, methods: [fedavg], "
         "minimum_rows: 7, histograms: false, device: 'cuda:1', largest_message: 9, "
         "longest_step: 1.5}"
     )
     assert site_settings(kit, {}) == SiteSettings(
         data=kit.folder / "own.csv",
-        folder=kit.folder / "kept",
+        folder=kit.folder / "own",
         schema=Path("/s.yaml"),
         methods=("fedavg",),
         device="cuda:1",

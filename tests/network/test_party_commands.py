@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from equipoise.cli import explanation
+from equipoise.experiment import ConfigurationError
 from equipoise.site.site import LOG
-from equipoise.transports.nvflare import processes
+from equipoise.transports.nvflare import parties, processes
 from equipoise.transports.nvflare.kits import Kit, open_kit
-from equipoise.transports.nvflare.processes import free_port
+from equipoise.transports.nvflare.processes import PartyProcess, free_port
 from tests.helpers.terminal import Terminal
 from tests.network.consortium import LEAD, Consortium
 
@@ -49,12 +50,12 @@ def test_a_hospital_joins_by_copying_the_commands_that_are_printed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     server = f"localhost:{free_port()}"
-    founded = equipoise("network", "init", "consortium", "--name", "hearts", "--server", server)
-    assert founded.code == 0, founded.err
-    (fingerprint,) = re.findall(r"SHA256:[0-9A-F:]{95}", founded.out)
+    created = equipoise("network", "init", "consortium", "--name", "hearts", "--server", server)
+    assert created.code == 0, created.err
+    (fingerprint,) = re.findall(r"SHA256:[0-9A-F:]{95}", created.out)
     assert "no party" in equipoise("network", "status", "consortium").out
 
-    words = re.search(r"^  equipoise (site request.+)$", founded.out, re.MULTILINE)
+    words = re.search(r"^  equipoise (site request.+)$", created.out, re.MULTILINE)
     assert words is not None
     typed = words[1].replace("NAME", "va").replace("ORGANISATION", "veterans").split()
     requested = equipoise(*typed)
@@ -82,7 +83,7 @@ def test_a_hospital_joins_by_copying_the_commands_that_are_printed(
 
 
 @pytest.fixture
-def asked(copied: Consortium) -> Consortium:
+def forgetful(copied: Consortium) -> Consortium:
     """A network that has forgotten the party whose request is approved anew."""
     (copied.network.folder / "signed" / "north.signed.zip").unlink()
     (copied.network.folder / "parties.json").write_text("[]")
@@ -90,14 +91,14 @@ def asked(copied: Consortium) -> Consortium:
 
 
 def test_the_consortium_is_asked_before_anything_is_signed(
-    asked: Consortium, equipoise: Terminal, monkeypatch: pytest.MonkeyPatch
+    forgetful: Consortium, equipoise: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("typer.confirm", lambda question: False)
-    request = asked.sites["north"].folder / "request" / "north.request.zip"
-    answer = equipoise("network", "approve", request, "--folder", asked.network.folder)
+    request = forgetful.sites["north"].folder / "request" / "north.request.zip"
+    answer = equipoise("network", "approve", request, "--folder", forgetful.network.folder)
     assert answer.code == 1 and "nothing was signed" in answer.out
-    assert asked.network.parties == []
-    assert not (asked.network.folder / "signed" / "north.signed.zip").exists()
+    assert forgetful.network.parties == []
+    assert not (forgetful.network.folder / "signed" / "north.signed.zip").exists()
 
 
 # Checks, logs and explanations
@@ -231,6 +232,34 @@ def test_server_and_site_start_report_and_leave_nothing_behind(
     for kit in (site, copied.server):
         for path in kit.folder.rglob("*"):
             assert not path.stat().st_mode & 0o077, path
+
+
+def test_a_site_is_excluded_and_readmitted(copied: Consortium, equipoise: Terminal) -> None:
+    folder = copied.server.folder
+    assert "excluded sites: va" in equipoise("server", "exclude", folder, "va").out
+    assert "north, va" in equipoise("server", "exclude", folder, "north").out
+    answer = equipoise("server", "exclude", folder, "va", "--readmit")
+    assert "excluded sites: north\n" in answer.out
+    assert equipoise("server", "exclude", folder, "a b").code == 2
+
+
+@pytest.mark.slow
+def test_an_excluded_site_is_not_registered(copied: Consortium) -> None:
+    parties.exclude(copied.server, "north")
+    server = PartyProcess(copied.server)
+    try:
+        server.wait_until_ready()
+        site = PartyProcess(copied.sites["north"])
+        try:
+            with pytest.raises(ConfigurationError):
+                site.wait_until_ready(seconds=20)
+            assert not site.ready
+        finally:
+            site.end()
+    finally:
+        server.end()
+    log = (copied.server.startup / "log.txt").read_text()
+    assert "Reject disabled client registration: north" in log
 
 
 @pytest.mark.slow

@@ -76,6 +76,7 @@ class Pool:
         self.workers: list[Worker] = []
         self.ends: list[tuple[int, float]] = []
         self.closed, self.refuses, self.now = 0, "", 1000.0
+        self.groups = False
         self.asked: list[tuple[int, Request]] = []
         self.script: Callable[[Request], Any] = echo
         self.starting: Callable[[Worker], Any] = lambda worker: True
@@ -122,7 +123,7 @@ class Pool:
         for worker in [one.process for one in self.started]:
             worker.take_in()
             self.longest = max(
-                self.longest, sum(message["kind"] == "task" for message in worker.inbox)
+                self.longest, sum(message["kind"] == "tasks" for message in worker.inbox)
             )
             if worker.inbox and self._one(worker, worker.inbox[0]):
                 worker.inbox.pop(0)
@@ -132,20 +133,28 @@ class Pool:
             found = self.starting(worker)
             if found is True:
                 worker.sender.send(
-                    Record(kind="ready", number=message["number"], refused=self.refuses)
+                    Record(
+                        kind="ready",
+                        number=message["number"],
+                        refused=self.refuses,
+                        groups=self.groups,
+                    )
                 )
         else:
-            request = wire.request_of(
-                message["request"], wire.resolved(message["down"], worker.trees)
-            )
-            self.asked.append((worker.pid, request))
-            found = self.script(request)
-            if isinstance(found, Reply):
+            replies = []
+            for task in message["tasks"]:
+                request = wire.request_of(
+                    task["request"], wire.resolved(task["down"], worker.trees)
+                )
+                self.asked.append((worker.pid, request))
+                found = self.script(request)
+                if not isinstance(found, Reply):
+                    break
+                replies.append({"reply": wire.to_wire(found), "up": found.up})
+            else:
                 told = {
-                    "kind": "reply",
-                    "number": message["number"],
-                    "reply": wire.to_wire(found),
-                    "up": found.up,
+                    "kind": "replies",
+                    "replies": replies,
                     "returned": worker.receiver.returned(),
                 }
                 worker.sender.send(Record._trusted(told))
@@ -582,13 +591,13 @@ def test_a_worker_executes_requests_and_sends_the_traceback_of_an_error(
 ) -> None:
     worker = pool[0].started[0]
     assert answer(worker, pool[1] | {"files": str(tmp_path)})["refused"] == ""
-    task = {"kind": "task", "number": 3, "down": Down(), "returned": []}
     check = wire.to_wire(Request("c0", CheckState.step, Record(), 1, 3))
-    reply = answer(worker, {"kind": "trees", "trees": {}}, task | {"request": check})
-    assert (reply["number"], reply["up"]) == (3, Up())
     train = wire.to_wire(Request("c0", "client", Down(), 1, 3))
-    reply = answer(worker, task | {"request": train})
-    assert "Traceback" in reply["reply"]["error"] and "model" in reply["reply"]["error"]
+    tasks = [{"request": request, "down": Down()} for request in (check, train)]
+    message = {"kind": "tasks", "tasks": tasks, "returned": []}
+    checked, trained = answer(worker, {"kind": "trees", "trees": {}}, message)["replies"]
+    assert checked["up"] == Up()
+    assert "Traceback" in trained["reply"]["error"] and "model" in trained["reply"]["error"]
 
 
 def test_a_worker_ends_at_a_damaged_message(

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,8 +25,8 @@ from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request, StateRef, state_file, state_name
 from equipoise.session import job_of
 from equipoise.storage.files import digest_of, place
+from equipoise.transports.lanes import share
 from equipoise.transports.ray import actor, references
-from equipoise.transports.ray.dispatch import share
 from equipoise.transports.ray.job_spec import JobSpec, job_spec_of
 from equipoise.transports.ray.references import References
 from tests.helpers.runs import settings, sites
@@ -226,7 +226,7 @@ def test_an_actor_says_what_it_is_and_prepares_if_it_is_the_same(
         and other.executor is None
     )
     assert (
-        set(actor.kind()) == {"Python", "torch", "equipoise", "CPU"}
+        set(actor.kind()) == {"Python", "torch", "equipoise", "CPU", "MKL_CBWR"}
         and actor.kind()["Python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
     )
     refused, _ = told(
@@ -242,6 +242,9 @@ class Echo:
 
     def __init__(self, states: Any) -> None:
         self.states = states
+
+    def execute_group(self, requests: Sequence[Request]) -> list[Reply]:
+        return [self.execute_catching(request) for request in requests]
 
     def execute_catching(self, request: Request) -> Reply:
         before = self.states.read(*request.state).count if request.state else 0

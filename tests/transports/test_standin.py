@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -270,6 +270,9 @@ class Echo:
     def __init__(self, job: Any, federation: Any, states: Any, experiment: Any) -> None:
         assert torch.get_num_threads() == 1
         self.states = states
+
+    def execute_group(self, requests: Sequence[Request]) -> list[Reply]:
+        return [self.execute_catching(request) for request in requests]
 
     def execute_catching(self, request: Request) -> Reply:
         count = self.states.read(*request.state).count + 1 if request.state else 1

@@ -1,4 +1,4 @@
-"""What leaves a site when a method runs, measured on random numbers, for `site explain`."""
+"""Uploads of a site when a method runs, measured on random numbers, for `site explain`."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _MEANINGS = {
     "curves": "histogram of scores",
     "clinical": "sensitivity and the like",
 }
-# Parts of an experiment that decide what leaves a site.
+# Parts of an experiment that decide the uploads of a site.
 _TAKEN = ("model", "models", "training", "evaluation")
 
 
 @dataclass(frozen=True)
 class Upload:
-    """An entry of what a site sends.
+    """An entry of an upload.
 
     Attributes:
         round: The round.
@@ -64,7 +64,7 @@ class Upload:
 
 
 class _Recording(InProcess):
-    """In process, with a list of what the first site sends."""
+    """In process, with a list of the uploads of the first site."""
 
     uploads: list[Upload]
 
@@ -113,7 +113,7 @@ def _content(value: Any) -> str:
 
 
 def measured(method: str, path: Path | None) -> list[Upload]:
-    """Return what a site sends in a few rounds of a method, on random numbers.
+    """Return the uploads of a site in a few rounds of a method, on random numbers.
 
     Args:
         method: The method.
@@ -170,7 +170,7 @@ def _random(task: Task) -> Dataset:
 
 
 def show(method: str, path: Path | None) -> None:
-    """Print what leaves a site, in bytes and in words.
+    """Print the uploads of a site, in bytes and in words.
 
     Args:
         method: The method.
@@ -180,7 +180,7 @@ def show(method: str, path: Path | None) -> None:
     source = f"the model and schema of {path}" if path else f"a table of {COLUMNS} columns"
     summary = (methods.find(method).__doc__ or "").partition("\n")[0]
     output.say(f"{method}: {summary}", wrap=False)
-    output.say(f"what leaves the site, measured with {source}:")
+    output.say(f"uploads of the site, measured with {source}:")
     output.table(["when", "step", "entry", "content", "bytes"], _rows(uploads))
     total = sum(upload.bytes for upload in uploads if upload.round == 2)
     output.say(f"a round in the middle sends {total:,} bytes.")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Found a network of hospitals on NVIDIA FLARE, and approve its parties.",
+    help="Create a network of hospitals on NVIDIA FLARE, and approve its parties.",
 )
 
 
@@ -25,7 +25,7 @@ def init(
         str, typer.Option(metavar="HOST:PORT", help="where all parties reach the server")
     ],
 ) -> None:
-    """Found a network: make its root certificate, with which the consortium approves parties.
+    """Create a network: make its root certificate, with which the consortium approves parties.
 
     equipoise network init consortium --name hearts --server fl.example.org:8002
 

@@ -46,7 +46,7 @@ def request(
 
 
 def install(folder: Path | None, signed: Path, fingerprint: str, kinds: tuple[str, ...]) -> Kit:
-    """Install a signed certificate and print what it allows.
+    """Install a signed certificate and print name, server and lifetime.
 
     Args:
         folder: The folder of the party; None for the one that `request` makes.

@@ -1,4 +1,4 @@
-"""The commands `equipoise server request`, `install`, `start` and `stop`."""
+"""The commands `equipoise server request`, `install`, `start`, `stop` and `exclude`."""
 
 from __future__ import annotations
 
@@ -72,3 +72,30 @@ def start(kit: KitFolder) -> None:
 def stop(kit: KitFolder) -> None:
     """Stop the server; runs in progress are kept and can be resumed."""
     party.stop(kit, "server")
+
+
+@app.command()
+def exclude(
+    kit: KitFolder,
+    name: Annotated[str, typer.Argument(help="the name of a site")],
+    readmit: Annotated[
+        bool, typer.Option("--readmit", help="let the site in again, instead")
+    ] = False,
+) -> None:
+    """Keep a site out that has left, or whose kit was copied, until its certificate ends.
+
+    equipoise server exclude server va
+    """
+    from equipoise.cli import output
+    from equipoise.transports.nvflare import parties, processes
+    from equipoise.transports.nvflare.kits import open_kit
+
+    opened = open_kit(kit, "server")
+    excluded = parties.exclude(opened, name, readmit)
+    output.say(f"excluded sites: {', '.join(excluded) or 'none'}", wrap=False)
+    if processes.running(opened) is not None:
+        party.next_step(
+            "this holds when the server starts next:",
+            f"equipoise server stop {kit}",
+            f"equipoise server start {kit}",
+        )

@@ -57,7 +57,7 @@ def install(
     kit = party.install(folder, signed, fingerprint, ("site",))
     shown = party.shown_folder(kit)
     party.next_step(
-        f"what this site allows is in {shown / 'local' / 'equipoise.yaml'}; then:",
+        f"the settings of this site are in {shown / 'local' / 'equipoise.yaml'}; then:",
         f"equipoise site check {shown} --data DATA --schema SCHEMA.yaml",
         f"equipoise site start {shown} --data DATA --schema SCHEMA.yaml",
     )
@@ -119,7 +119,7 @@ def _check_data(kit: Kit, data: str | None, schema: Path | None) -> list[str]:
     report = parties.check_data(kit, data, schema)
     output.say(f"data         {report.samples:,} samples in {report.data}", wrap=False)
     if report.schema is None:
-        output.say("schema       none: the server decides what is predicted from what", wrap=False)
+        output.say("schema       none: the server chooses inputs and label", wrap=False)
     else:
         output.say(f"schema       {report.schema} fits the data", wrap=False)
     return report.warnings
@@ -142,7 +142,7 @@ def start(kit: KitFolder, data: Data = None, schema: SchemaFile = None) -> None:
         host, port = opened.server
         output.say(f"{opened.name} is registered with the server {host}:{port}", wrap=False)
         output.say("runs that a lead starts are executed here; Ctrl-C ends taking part")
-        party.next_step("what was refused, and why:", f"equipoise site log {kit}")
+        party.next_step("messages that were refused, with reasons:", f"equipoise site log {kit}")
 
     party.start(opened, ready, parties.start_variables(data, schema))
 

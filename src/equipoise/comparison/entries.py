@@ -27,7 +27,7 @@ from equipoise.metrics.registry import Metric
 from equipoise.runs import MetricResult, Run, RunResult, read_result
 from equipoise.runs.aggregates import NAN, Aggregates
 from equipoise.runs.baseline import ALONE, find_baseline, is_baseline_for, runs_in, unmatched
-from equipoise.runs.notes import one_class, unevaluated
+from equipoise.runs.notes import nothing_measured, one_class, unevaluated
 from equipoise.storage.store import DATABASE, RunError
 from equipoise.validation.names import closest, quoted
 from equipoise.validation.regular_files import check_regular
@@ -465,11 +465,7 @@ def _check_measured(result: RunResult) -> None:
         raise RunError(f"{result.folder} has no result: {one_class(scores)}")
     if len(result.unevaluated) == len(result.clients):
         raise RunError(f"{result.folder} has no result: {unevaluated(result)}")
-    split = result.main_split
-    raise RunError(
-        f"{result.folder} has no {result.main_metric} on {split} data; measure it: "
-        f"evaluation.splits must name {split}"
-    )
+    raise RunError(f"{result.folder} has no result: {nothing_measured(result)}")
 
 
 def open_run(folder: Path) -> Run:

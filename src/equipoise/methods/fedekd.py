@@ -16,7 +16,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from equipoise.client import Client, FitResult
+from equipoise.client import Client
 from equipoise.losses import energy, kl_divergence, trust
 from equipoise.losses.energies import OF_CLASSES
 from equipoise.losses.terms import (
@@ -93,13 +93,11 @@ class FedeKD(Method):
         self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
     ) -> Mapping[str, Callable[[], nn.Module]]:
         """Return the experiment's `model` for `private` and `proxy` where they are not named."""
-        if "model" not in others:
-            return {}
-        return {name: others["model"] for name in ("private", "proxy") if name not in others}
+        return private_and_proxy(others)
 
     def start(self, server: Server) -> State:
         """Return the initial proxy."""
-        return State(model=server.load(None, model="proxy").tree())
+        return initial_proxy(server)
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         """Do the forward stage (lines 1-6), then the backward stage (lines 7-16)."""
@@ -109,10 +107,10 @@ class FedeKD(Method):
 
     def client(self, client: Client, down: Down) -> Up:
         """Train the proxy to predict as the frozen private model does (forward, lines 2-4)."""
-        private = _private(client)
+        private = private_model(client)
         if self.warmup_epochs and "private" not in client.state:
             fit = client.fit(private, purpose="warm-up", **_epochs(self.warmup_epochs))
-            _store(client, private, fit)
+            store_private(client, private, fit.memory)
         proxy = client.load(client.state.get("proxy", down.model))
         loss = distillation(client.teacher(private)) + self.proxy_labels * supervised
         client.fit(proxy, loss, purpose="forward", **_epochs(self.forward_epochs))
@@ -128,12 +126,12 @@ class FedeKD(Method):
 
     def backward(self, client: Client, down: Down) -> None:
         """Distil the frozen global proxy into the private model (lines 9-15, Eq. 4-5)."""
-        private = _private(client)
+        private = private_model(client)
         proxy = client.load(down.model)
         loss = supervised + self.lambda_kd * self.gated_distillation(client, private, proxy)
         memory = client.state.get("optimiser")
         fit = client.fit(private, loss, memory=memory, **_epochs(self.backward_epochs))
-        _store(client, private, fit)
+        store_private(client, private, fit.memory)
 
     def gated_distillation(self, client: Client, private: Model, proxy: Model) -> Loss:
         """Return the distillation from the proxy, each sample weighed by its trust (Eq. 1-4)."""
@@ -163,21 +161,51 @@ class FedeKD(Method):
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
         """Return the global proxy and the private model."""
-        return {
-            "proxy": Served(client.load(down.model), same_for_all=True),
-            "personal": Served(_private(client), main=True),
-        }
+        return served_proxy_and_private(client, down)
 
 
-def _private(client: Client) -> Model:
+def private_and_proxy(
+    others: Mapping[str, Callable[[], nn.Module]],
+) -> dict[str, Callable[[], nn.Module]]:
+    """Return the experiment's `model` for `private` and `proxy` where they are not named.
+
+    Args:
+        others: The models that the experiment names.
+    """
+    if "model" not in others:
+        return {}
+    return {name: others["model"] for name in ("private", "proxy") if name not in others}
+
+
+def initial_proxy(server: Server) -> State:
+    """Return the state of a server before round 1: a proxy with its initial parameters."""
+    return State(model=server.load(None, model="proxy").tree())
+
+
+def private_model(client: Client) -> Model:
+    """Return the private model of a client, with its initial parameters before it has trained."""
     return client.load(client.state.get("private"), model="private")
 
 
-def _store(client: Client, private: Model, fit: FitResult) -> None:
+def store_private(client: Client, private: Model, memory: Mapping[str, Any] | None) -> None:
+    """Keep the private model and, as Standalone does, the memory of its optimiser.
+
+    Args:
+        client: The client.
+        private: The model.
+        memory: The memory of its optimiser.
+    """
     client.state["private"] = private
-    # As Standalone does, so that lambda_kd = 0 is local training.
     if client.training.keep_optimiser:
-        client.state["optimiser"] = fit.memory
+        client.state["optimiser"] = memory
+
+
+def served_proxy_and_private(client: Client, down: Down) -> dict[str, Model | Served]:
+    """Return the served models: the global proxy, and the private model as the main one."""
+    return {
+        "proxy": Served(client.load(down.model), same_for_all=True),
+        "personal": Served(private_model(client), main=True),
+    }
 
 
 def _epochs(epochs: int) -> dict[str, Any]:

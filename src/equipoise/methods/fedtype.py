@@ -28,6 +28,13 @@ from equipoise.losses.terms import (
     term,
 )
 from equipoise.method import Count, Method, NonNegative, Served, Ups, Weights
+from equipoise.methods.fedekd import (
+    initial_proxy,
+    private_and_proxy,
+    private_model,
+    served_proxy_and_private,
+    store_private,
+)
 from equipoise.models import Model, Outputs
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
@@ -76,20 +83,18 @@ class FedType(Method):
         self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
     ) -> Mapping[str, Callable[[], nn.Module]]:
         """Return the experiment's `model` for `private` and `proxy` where they are not named."""
-        if "model" not in others:
-            return {}
-        return {name: others["model"] for name in ("private", "proxy") if name not in others}
+        return private_and_proxy(others)
 
     def start(self, server: Server) -> State:
         """Return the initial proxy."""
-        return State(model=server.load(None, model="proxy").tree())
+        return initial_proxy(server)
 
     def client(self, client: Client, down: Down) -> Up:
         """Train private model and proxy in turns, one epoch each.
 
         The sets of both models are calibrated at the start of the round.
         """
-        private = _private(client)
+        private = private_model(client)
         proxy = client.load(down.model)
         private_sets = self.calibrated_sets(client, private, self.penalty_private)
         proxy_sets = self.calibrated_sets(client, proxy, self.penalty_proxy)
@@ -116,9 +121,7 @@ class FedType(Method):
                 purpose=f"proxy {turn}",
                 **length,
             ).memory
-        client.state["private"] = private
-        if client.training.keep_optimiser:  # as Standalone does
-            client.state["optimiser"] = private_memory
+        store_private(client, private, private_memory)
         return Up(model=proxy)
 
     def calibrated_sets(self, client: Client, model: Model, penalty: float) -> Conformal:
@@ -163,11 +166,4 @@ class FedType(Method):
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
         """Return the global proxy and the private model."""
-        return {
-            "proxy": Served(client.load(down.model), same_for_all=True),
-            "personal": Served(_private(client), main=True),
-        }
-
-
-def _private(client: Client) -> Model:
-    return client.load(client.state.get("private"), model="private")
+        return served_proxy_and_private(client, down)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from equipoise.runtime.isolation import preserve_global_state, time_limit
 from equipoise.runtime.messages import Job, Reply, Request, reply_file, round_of, state_name
 from equipoise.runtime.states import StateMissing, States
 from equipoise.storage.files import place
+from equipoise.training.dense import DenseNetwork
+from equipoise.training.stack import Deferral, FitPlanned, PlannedFit, train_stacks
 from equipoise.tree import Tree
 from equipoise.validation.imports import Imports
 
@@ -73,17 +75,32 @@ class ClientExecutor:
         """Return names and sizes of the clients."""
         return roster_of(self.federation)
 
-    def execute(self, request: Request, deadline: float | None = None) -> Reply:
+    @property
+    def trains_groups(self) -> bool:
+        """True if the fits of several clients may be trained together; see `execute_group`."""
+        if "model" not in self.bench.architectures:
+            return False
+        with self.bench.lending():
+            return DenseNetwork.of(self.bench.take("model")) is not None
+
+    def execute(
+        self,
+        request: Request,
+        deadline: float | None = None,
+        deferral: Deferral | None = None,
+    ) -> Reply:
         """Execute a request and write the client's new state under its name.
 
         Args:
             request: The request.
             deadline: Seconds that the step may take, if this thread can be interrupted.
+            deferral: Set if the step is one of a group; see `execute_group`.
 
         Returns:
             The upload, or the reason why there is none.
 
         Raises:
+            FitPlanned: If the first fit of the step is trained with those of others.
             Late: If the step took longer.
             StateMissing: If the client's state is absent or damaged.
             CannotSave: If the state or a large reply cannot be written.
@@ -96,7 +113,13 @@ class ClientExecutor:
         state = self.read_state(request)
         self.states.keep(request.client, needed)
         client = Client(
-            self.bench, request.client, request.round, request.rounds, state, request.attempt
+            self.bench,
+            request.client,
+            request.round,
+            request.rounds,
+            state,
+            request.attempt,
+            deferral,
         )
         with preserve_global_state(), self.bench.lending(), time_limit(deadline):
             up, measured = self._perform(client, request)
@@ -136,10 +159,41 @@ class ClientExecutor:
         models = {"global": client.load(up.model)}
         return up, client_evaluation.measure(client, models, part=part, **request.after)
 
-    def execute_catching(self, request: Request) -> Reply:
+    def execute_group(self, requests: Sequence[Request]) -> list[Reply]:
+        """Execute requests, and train the first fits of their steps together where that pays.
+
+        Each step is executed until its first fit, and once more after the fits were trained. Its
+        result is the same, since it depends on the request only.
+
+        Args:
+            requests: Requests of different clients.
+
+        Returns:
+            One reply per request, in their order; an exception becomes a reply.
+        """
+        if len(requests) == 1:
+            return [self.execute_catching(requests[0])]
+        replies: dict[int, Reply] = {}
+        fits: dict[int, PlannedFit] = {}
+        for position, request in enumerate(requests):
+            began = time.perf_counter()
+            try:
+                replies[position] = self.execute_catching(request, Deferral())
+            except FitPlanned as planned:
+                fits[position] = planned.fit
+                planned.fit.seconds = time.perf_counter() - began
+        train_stacks(list(fits.values()))
+        for position, fit in fits.items():
+            deferral = Deferral(fit) if fit.trained else None
+            reply = self.execute_catching(requests[position], deferral)
+            reply.seconds += fit.seconds
+            replies[position] = reply
+        return [replies[position] for position in range(len(requests))]
+
+    def execute_catching(self, request: Request, deferral: Deferral | None = None) -> Reply:
         """Execute a request; an exception becomes a reply with its traceback."""
         try:
-            return self.execute(request)
+            return self.execute(request, deferral=deferral)
         except StateMissing as error:
             return Reply(request.client, failure=str(error))
         except CannotSave as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _random
 import ctypes
 import random
 import signal
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 _NUMPY_STATE = 2500  # bytes of numpy's Mersenne Twister: 624 numbers and a position
+_PYTHON_STATE = 2504  # bytes of Python's, with padding
 _AGAIN = 1.0  # seconds after which a step that caught the alarm is interrupted again
 
 
@@ -24,13 +26,13 @@ def preserve_global_state() -> Iterator[None]:
     """Restore threads, gradient mode, dtype, determinism and global generators on exit."""
     settings = _settings()
     torch_state = torch.default_generator.get_state()
-    python_state = random.getstate()
+    python_state = _python.state()
     numpy_state = _numpy.state()
     try:
         yield
     finally:
         torch.default_generator.set_state(torch_state)
-        random.setstate(python_state)
+        _python.restore(python_state)
         _numpy.restore(numpy_state)
         if _settings() != settings:
             _restore(settings)
@@ -104,7 +106,35 @@ class _Numpy:
         self._last = saved  # not the state that a nested step saved
 
 
+class _Python:
+    """The state of Python's global generator, which is as slow to copy; see `_Numpy`."""
+
+    def __init__(self) -> None:
+        self._last: tuple[bytes, tuple[Any, ...]] = (b"", ())
+
+    def _memory(self) -> bytes:
+        generator = random._inst  # type: ignore[attr-defined]
+        if _random.Random.__basicsize__ != object.__basicsize__ + _PYTHON_STATE:
+            return b""  # a Python whose generator has another form
+        # The second number of a pair of normal ones waits elsewhere.
+        spare = repr(generator.gauss_next).encode()
+        return spare + ctypes.string_at(id(generator) + object.__basicsize__, _PYTHON_STATE)
+
+    def state(self) -> tuple[bytes, tuple[Any, ...]]:
+        memory = self._memory()
+        if not memory or memory != self._last[0]:
+            self._last = memory, random.getstate()
+        return self._last
+
+    def restore(self, saved: tuple[bytes, tuple[Any, ...]]) -> None:
+        memory, state = saved
+        if not memory or memory != self._memory():
+            random.setstate(state)
+        self._last = saved
+
+
 _numpy = _Numpy()
+_python = _Python()
 
 
 class Late(Exception):

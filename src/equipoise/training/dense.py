@@ -19,7 +19,7 @@ from equipoise.losses.registry import squared_error
 from equipoise.models import Model
 from equipoise.models.network import Network
 
-_relu_backward = torch.ops.aten.threshold_backward.default
+relu_backward = torch.ops.aten.threshold_backward.default
 _nll_forward = torch.ops.aten.nll_loss_forward.default
 _nll_backward = torch.ops.aten.nll_loss_backward.default
 _mse_backward = torch.ops.aten.mse_loss_backward.default
@@ -38,6 +38,7 @@ class DenseNetwork:
         layers: The linear layers, from the inputs to the outputs.
         flattens: True if the network flattens its inputs.
         parameters: The weight and bias of each layer, in the order of the gradients.
+        tensors: The same without autograd.
     """
 
     def __init__(self, net: nn.Module, layers: list[nn.Linear], flattens: bool) -> None:
@@ -46,8 +47,7 @@ class DenseNetwork:
         self.parameters: list[nn.Parameter] = []
         for layer in layers:
             self.parameters += [layer.weight, layer.bias]
-        self._weights = [layer.weight.detach() for layer in layers]
-        self._biases = [layer.bias.detach() for layer in layers]
+        self.tensors = [parameter.detach() for parameter in self.parameters]
         self._modules = list(net.modules())
 
     @classmethod
@@ -109,31 +109,47 @@ class DenseNetwork:
         Args:
             x: The inputs.
             y: The targets.
-            loss: A function of outputs and targets that returns the loss and its gradient with
-                respect to the outputs; see `loss_gradient`.
+            loss: The loss and its gradient; see `loss_gradient`.
         """
-        inputs = self._inputs_of_layers(x.flatten(1))
-        value, gradient = loss(inputs.pop(), y)
-        gradients: list[Tensor] = []  # from the last layer to the first, bias before weight
-        for position in range(len(self.layers) - 1, -1, -1):
-            gradients.append(gradient.sum(0))
-            gradients.append(torch.mm(gradient.t(), inputs[position]))
-            if position:
-                gradient = torch.mm(gradient, self._weights[position])
-                gradient = _relu_backward(gradient, inputs[position], 0)
-        gradients.reverse()
-        return value, gradients
+        return gradients_of(self.tensors, x.flatten(1), y, loss)
 
-    def _inputs_of_layers(self, x: Tensor) -> list[Tensor]:
-        """Return the inputs of all layers, and the outputs of the last one."""
-        values = [x]
-        last = len(self.layers) - 1
-        for position, (weight, bias) in enumerate(zip(self._weights, self._biases, strict=True)):
-            x = torch._C._nn.linear(x, weight, bias)
-            if position < last:
-                x = torch.relu_(x)
-            values.append(x)
-        return values
+
+def gradients_of(
+    parameters: list[Tensor], x: Tensor, y: Tensor, loss: LossGradient
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the loss over a batch, and its gradients in the order of the parameters.
+
+    Args:
+        parameters: The weight and bias of each layer.
+        x: The inputs, one row per sample.
+        y: The targets.
+        loss: A function of outputs and targets that returns the loss and its gradient with respect
+            to the outputs.
+    """
+    weights = parameters[::2]
+    inputs = _inputs_of_layers(x, weights, parameters[1::2])
+    value, gradient = loss(inputs.pop(), y)
+    gradients: list[Tensor] = []  # from the last layer to the first, bias before weight
+    for position in range(len(weights) - 1, -1, -1):
+        gradients.append(gradient.sum(0))
+        gradients.append(torch.mm(gradient.t(), inputs[position]))
+        if position:
+            gradient = torch.mm(gradient, weights[position])
+            gradient = relu_backward(gradient, inputs[position], 0)
+    gradients.reverse()
+    return value, gradients
+
+
+def _inputs_of_layers(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> list[Tensor]:
+    """Return the inputs of all layers, and the outputs of the last one."""
+    values = [x]
+    last = len(weights) - 1
+    for position, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        x = torch._C._nn.linear(x, weight, bias)
+        if position < last:
+            x = torch.relu_(x)
+        values.append(x)
+    return values
 
 
 # Networks are built once per process and lent to many fits.
@@ -154,6 +170,28 @@ def _cross_entropy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     value, total_weight = _nll_forward(scores, y, None, _MEAN, _IGNORED)
     gradient = _nll_backward(_ONE, scores, y, None, _MEAN, _IGNORED, total_weight)
     return value, torch._log_softmax_backward_data(gradient, scores, 1, torch.float32)
+
+
+def stacked_cross_entropy(outputs: Tensor, y: Tensor) -> tuple[list[float], Tensor]:
+    """Return the cross-entropy of each client of a stack, and the gradient of the outputs.
+
+    Args:
+        outputs: The outputs, of shape (clients, batch, classes).
+        y: The classes, of shape (clients, batch).
+    """
+    clients, batch = y.shape
+    scores = torch._log_softmax(outputs, 2, False)
+    # The sum over a batch is made in blocks: only the same call has the same bits.
+    values = []
+    for own_scores, own_y in zip(scores.unbind(), y.unbind(), strict=True):
+        values.append(_nll_forward(own_scores, own_y, None, _MEAN, _IGNORED)[0])
+    flat_scores = scores.view(clients * batch, -1)
+    weight = torch.full((), float(batch))
+    gradient = _nll_backward(
+        _ONE, flat_scores, y.reshape(-1), None, _MEAN, _IGNORED, weight
+    ).view_as(scores)
+    gradient = torch._log_softmax_backward_data(gradient, scores, 2, torch.float32)
+    return torch.stack(values).tolist(), gradient
 
 
 def _squared_error(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

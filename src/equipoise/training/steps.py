@@ -74,7 +74,7 @@ class Stepper:
         memory = {
             slot: [values[position] for position in moving] for slot, values in self.memory.items()
         }
-        self._move(tensors, gradients, memory)
+        self.move(tensors, gradients, memory)
 
     def apply_gradients(self, gradients: list[Tensor]) -> None:
         """Step along gradients that were computed without autograd, which is switched off.
@@ -83,16 +83,22 @@ class Stepper:
             gradients: The gradient of each tensor, in their order and memory layout.
         """
         if self.hook is None and self.training.clip is None:
-            self._move(self.tensors, gradients, self.memory)
+            self.move(self.tensors, gradients, self.memory)
             return
         for tensor, gradient in zip(self.tensors, gradients, strict=True):
             tensor.grad = gradient
         self.apply()
 
-    def _move(
+    def move(
         self, tensors: list[Tensor], gradients: list[Tensor], memory: Mapping[str, list[Tensor]]
     ) -> None:
-        """Call the kernel of the optimiser."""
+        """Call the kernel of the optimiser on some tensors, or on parts of them.
+
+        Args:
+            tensors: The tensors, which are changed.
+            gradients: Their gradients.
+            memory: What the optimiser remembers of each of them, by slot; changed, too.
+        """
         settings = self.training
         if settings.optimiser == "sgd":
             torch._fused_sgd_(

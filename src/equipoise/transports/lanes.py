@@ -155,3 +155,39 @@ class LaneGroup(Protocol):
     def blamed(self, places: list[str]) -> list[str]:
         """Return the places that count against a request, of those at which it lost its lane."""
         ...
+
+
+def share(
+    waiting: deque[int],
+    weights: Sequence[int],
+    together: int,
+    lanes: int,
+    alone: Collection[int] = (),
+) -> list[int]:
+    """Take the next requests that travel together.
+
+    Shares of the work left become smaller towards the end, so that no lane waits long for another.
+
+    Args:
+        waiting: Numbers of requests, the largest first; what is taken leaves it.
+        weights: Work by number.
+        together: The most that one call carries.
+        lanes: How many lanes share the work.
+        alone: Numbers that must not travel with others.
+
+    Example:
+        >>> waiting = deque(range(12))
+        >>> [share(waiting, [5] * 12, together=16, lanes=2) for _ in range(4)]
+        [[0, 1, 2], [3, 4], [5], [6]]
+    """
+    alone = set(alone)
+    room = sum(weights[number] for number in waiting) / (2 * lanes)
+    first = waiting.popleft()
+    taken = [first]
+    weight = weights[first]
+    while waiting and len(taken) < together and not alone & {first, waiting[0]}:
+        weight += weights[waiting[0]]
+        if weight > room:
+            break
+        taken.append(waiting.popleft())
+    return taken

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
 
 from equipoise.data.dataset import TEST, TRAIN, Column, Dataset
 from equipoise.data.sets import hospitals
@@ -53,6 +52,9 @@ def _heart_parts(disease: NDArray[np.int64]) -> NDArray[np.int64]:
     Args:
         disease: The labels of the hospital's patients.
     """
+    # Importing scikit-learn takes seconds, which every command would pay for.
+    from sklearn.model_selection import train_test_split
+
     counts = np.bincount(disease)
     is_stratified = len(counts[counts > 0]) > 1 and bool((counts[counts > 0] > 2).all())
     _, test = train_test_split(

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -104,9 +104,8 @@ def read_certificate(path: Path) -> Certificate:
 
 
 def _certificate(certificate: x509.Certificate) -> Certificate:
-    return Certificate(
-        **_subject(certificate.subject),
-        fingerprint=certificate_fingerprint(certificate),
+    return replace(
+        _subject(certificate.subject, certificate_fingerprint(certificate)),
         issuer=_attribute(certificate.issuer, "2.5.4.3"),
         begins=certificate.not_valid_before_utc,
         ends=certificate.not_valid_after_utc,
@@ -144,14 +143,15 @@ def written_fingerprint(digest: str) -> str:
     return "SHA256:" + ":".join(pairs)
 
 
-def _subject(name: x509.Name) -> dict[str, str]:
-    """Return name, organisation and kind in the subject of a certificate."""
+def _subject(name: x509.Name, fingerprint: str) -> Certificate:
+    """Return name, organisation and kind in the subject of a certificate or a request."""
     kind = _attribute(name, "1.2.840.113549.1.9.2")
-    return {
-        "name": _attribute(name, "2.5.4.3"),
-        "organisation": _attribute(name, "2.5.4.10"),
-        "kind": _KINDS.get(kind, kind),
-    }
+    return Certificate(
+        name=_attribute(name, "2.5.4.3"),
+        organisation=_attribute(name, "2.5.4.10"),
+        kind=_KINDS.get(kind, kind),
+        fingerprint=fingerprint,
+    )
 
 
 def _attribute(name: x509.Name, dotted: str) -> str:
@@ -203,24 +203,22 @@ def read_request(path: Path) -> Request:
         request = x509.load_pem_x509_csr(members[signed])
         if not request.is_signature_valid:
             raise ValueError("its signature is not valid")
-        subject = _subject(request.subject)
-        _check_announced(facts, subject)
+        certificate = _subject(request.subject, key_fingerprint(request))
+        _check_announced(facts, certificate)
     except (ValueError, KeyError, TypeError) as error:
         raise _not_a_request(path, str(error)) from None
-    certificate = Certificate(**subject, fingerprint=key_fingerprint(request))
     return Request(path, network, certificate, _time(facts.get("created_at")))
 
 
-def _check_announced(facts: Mapping[str, Any], subject: Mapping[str, str]) -> None:
-    """Refuse a request whose description differs from what would be signed."""
-    announced = {
-        "name": facts["name"],
-        "organisation": facts["org"],
-        "kind": _KINDS.get(facts["cert_type"], facts["cert_type"]),
-    }
-    for key, value in announced.items():
-        if subject[key] != value:
-            raise ValueError(f"it announces the {key} {value!r:.80} and has {subject[key]!r:.80}")
+def _check_announced(facts: Mapping[str, Any], certificate: Certificate) -> None:
+    """Refuse a request whose description differs from the names that would be signed."""
+    for word, announced, own in (
+        ("name", facts["name"], certificate.name),
+        ("organisation", facts["org"], certificate.organisation),
+        ("kind", _KINDS.get(facts["cert_type"], facts["cert_type"]), certificate.kind),
+    ):
+        if announced != own:
+            raise ValueError(f"it announces the {word} {announced!r:.80} and has {own!r:.80}")
 
 
 def key_fingerprint(request: x509.CertificateSigningRequest | x509.Certificate) -> str:

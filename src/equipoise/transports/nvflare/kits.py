@@ -50,6 +50,11 @@ _NOTHING = {
     "shell_commands": "none",
     "byoc": "none",
     "server-predeployed-flwr": "none",
+    # Single commands of the categories above: texts of errors stay where they arose, and how much
+    # a party logs is up to it.
+    "show_errors": "none",
+    "reset_errors": "none",
+    "configure_job_log": "none",
 }
 _LEAD = _NOTHING | {
     "submit_job": "any",
@@ -185,7 +190,7 @@ def _check_certificate(kit: Kit, now: datetime) -> None:
 
 
 def kit_warnings(kit: Kit, now: datetime | None = None) -> list[str]:
-    """Return what the owner of a kit should know, although it can be used.
+    """Return warnings about a kit that can be used: a certificate that ends soon.
 
     Args:
         kit: The kit.
@@ -208,7 +213,7 @@ def command_of(kind: str) -> str:
 
 
 def read_description(folder: Path) -> dict[str, str]:
-    """Return what the folder of a party says about itself.
+    """Return the description in the folder of a party.
 
     Raises:
         ConfigurationError: If it is not the folder of a party.
@@ -231,7 +236,7 @@ def read_description(folder: Path) -> dict[str, str]:
 
 
 def write_description(folder: Path, values: Mapping[str, str]) -> None:
-    """Write what the folder of a party says about itself."""
+    """Write the description of a party into its folder."""
     path = folder / DESCRIPTION
     path.write_text(safe_yaml.dumped(dict(values)))
     path.chmod(0o600)

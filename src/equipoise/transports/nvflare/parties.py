@@ -79,7 +79,7 @@ def checked_identity(word: str, name: str, option: str) -> str:
     Args:
         word: "server", "site", "person", "organisation" or "network".
         name: The name.
-        option: What the user typed it for.
+        option: The option or argument that has it, for the message.
 
     Raises:
         ConfigurationError: If it has other characters.
@@ -373,6 +373,7 @@ def request(
     except BaseException:
         shutil.rmtree(folder)
         raise
+    archive = folder / REQUEST / archive.name  # as the user typed the folder
     return Requested(folder, archive, read_request(archive).certificate)
 
 
@@ -456,7 +457,7 @@ class SiteData:
         data: The file, folder or data set.
         schema: The file of the agreed schema; None if the site has none.
         samples: The number of samples; None without a schema.
-        warnings: What the owner of the data should know.
+        warnings: Warnings for the owner of the data.
     """
 
     data: Path
@@ -562,6 +563,30 @@ def _new_folder(folder: Path) -> None:
             f"{folder}: expected a new or empty folder, got one with files; choose another one"
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def exclude(kit: Kit, site: str, readmit: bool = False) -> list[str]:
+    """Keep a site out of a network from the next start of the server, whatever its certificate.
+
+    A network has no list of revoked certificates; this list of FLARE's server takes its part.
+
+    Args:
+        kit: The kit of the server.
+        site: The name of the site.
+        readmit: True to let the site in again.
+
+    Returns:
+        All sites that are excluded.
+    """
+    checked_identity("site", site, "NAME")
+    path = kit.startup / "disabled_clients.json"
+    names: set[str] = set()
+    if path.exists():
+        names = set(json.loads(path.read_text())["disabled_clients"])
+    names = names - {site} if readmit else names | {site}
+    path.write_text(json.dumps({"disabled_clients": sorted(names)}))
+    path.chmod(0o600)
+    return sorted(names)
 
 
 def run_party(

@@ -179,7 +179,11 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def stop(kit: Kit) -> bool:
-    """End the process that runs a party, and what an earlier one left; return True if it ran."""
+    """End the process that runs a party and leftovers of an earlier one.
+
+    Returns:
+        True if there was one of them.
+    """
     process = running(kit)
     mark = _left_mark(kit)
     if process is not None:

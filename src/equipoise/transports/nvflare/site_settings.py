@@ -1,4 +1,4 @@
-"""The file `local/equipoise.yaml`, in which a site decides what it takes part in.
+"""The file `local/equipoise.yaml`, in which a site decides which runs it takes part in.
 
 No message of a server changes or reads it. It is read anew when a run begins.
 """
@@ -155,7 +155,7 @@ def _read(path: Path) -> _File:
 
 
 def _explained(path: Path, error: Any) -> str:
-    """Return a sentence about the first fault that was found in the file."""
+    """Return a sentence about the first fault in the file."""
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         known = [field.alias or name for name, field in _File.model_fields.items()]

@@ -1,4 +1,4 @@
-"""Live status of a network, as the server tells a lead or a member."""
+"""Live status of a network, from the server, for a lead or a member."""
 
 from __future__ import annotations
 

@@ -120,13 +120,15 @@ class Actor:
         self.states.carried = {
             name: state.tobytes() for name, state in zip(call["states"], states, strict=True)
         }
-        replies = []
-        new_states = []
+        requests = []
         for task in call["tasks"]:
             request = wire.request_of(task["request"], wire.resolved(task["down"], self.trees))
             if request.die:
                 os.kill(os.getpid(), signal.SIGKILL)
-            reply = self.executor.execute_catching(request)
+            requests.append(request)
+        replies = []
+        new_states = []
+        for reply in self.executor.execute_group(requests):
             replies.append({"reply": wire.to_wire(reply), "up": reply.up})
             new_state = None
             if reply.state is not None:

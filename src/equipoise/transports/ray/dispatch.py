@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request
 from equipoise.storage.store import RunError
 from equipoise.transports.base import Interrupted, Monitor, put_to_file
-from equipoise.transports.lanes import Answered, Event, Exchange, Failed, Lane, Lost
+from equipoise.transports.lanes import Answered, Event, Exchange, Failed, Lane, Lost, share
 from equipoise.transports.ray.actor import packed
 from equipoise.transports.ray.actor_pool import FETCH_DEADLINE, LOOK, ActorLane, ActorPool
 from equipoise.transports.ray.nodes import INLINE
@@ -207,42 +207,6 @@ class ActorLanes:
                 raise Interrupted
             time.sleep(0.5)
             self.actors.look()
-
-
-def share(
-    waiting: deque[int],
-    weights: Sequence[int],
-    together: int,
-    lanes: int,
-    alone: Collection[int] = (),
-) -> list[int]:
-    """Take the next requests that travel together.
-
-    Shares of the work left become smaller towards the end, so that no lane waits long for another.
-
-    Args:
-        waiting: Numbers of requests, the largest first; what is taken leaves it.
-        weights: Work by number.
-        together: The most that one call carries.
-        lanes: How many lanes share the work.
-        alone: Numbers that must not travel with others.
-
-    Example:
-        >>> waiting = deque(range(12))
-        >>> [share(waiting, [5] * 12, together=16, lanes=2) for _ in range(4)]
-        [[0, 1, 2], [3, 4], [5], [6]]
-    """
-    alone = set(alone)
-    room = sum(weights[number] for number in waiting) / (2 * lanes)
-    first = waiting.popleft()
-    taken = [first]
-    weight = weights[first]
-    while waiting and len(taken) < together and not alone & {first, waiting[0]}:
-        weight += weights[waiting[0]]
-        if weight > room:
-            break
-        taken.append(waiting.popleft())
-    return taken
 
 
 def _cause(error: Exception) -> str:

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.experiment import ConfigurationError
-from equipoise.records import Record
+from equipoise.records import Record, size
 from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request
 from equipoise.storage.store import RunError
 from equipoise.transports.base import with_file
-from equipoise.transports.lanes import Answered, Batch, Event, Exchange, Lane, Lost
+from equipoise.transports.lanes import Answered, Batch, Event, Exchange, Lane, Lost, share
 from equipoise.transports.workers import processes
 from equipoise.transports.workers.sockets import Receiver, Sender
 
 log = logging.getLogger("equipoise")
 
+GROUP = 25  # clients that a worker executes as a group at most
+GROUP_BYTES = 2 * 2**20  # of the models that such a group is sent
 STARTS = 3  # processes that are started for a lane in a row, without one that was ready
 START_DEADLINE = 120.0  # seconds for a worker to import, attach the data and say that it is ready
 END_DEADLINE = 5.0  # seconds for a worker that closed its connection to end by itself
@@ -37,17 +39,15 @@ class WorkerLane(Lane):
     receiver: Receiver
     began: float  # when it was sent its job
     starts: int  # processes that were started for this lane since one was ready
+    groups: bool = False  # whether it trains several clients together
 
     def send(self, batch: Batch, trees: Any) -> None:
-        """Send a request, after the shared trees if the worker does not have them yet."""
-        (request,) = batch.requests
-        task = {
-            "kind": "task",
-            "number": batch.numbers[0],
-            "request": wire.to_wire(request),
-            "down": wire.referring(request.down, batch.shared),
-            "returned": self.receiver.returned(),
-        }
+        """Send requests, after the shared trees if the worker does not have them yet."""
+        tasks = [
+            {"request": wire.to_wire(request), "down": wire.referring(request.down, batch.shared)}
+            for request in batch.requests
+        ]
+        task = {"kind": "tasks", "tasks": tasks, "returned": self.receiver.returned()}
         with suppress(OSError):  # it died: `poll` reports it
             if trees is not None:
                 self.sender.send(trees)
@@ -77,6 +77,7 @@ class WorkerLanes:
         self.job = job
         self.files = files
         self.clock = clock
+        self.together = 1  # requests of the present exchange in one message
         self.killed_for_memory = processes.out_of_memory_kills()
         self.lanes = [self._begin(process, starts=1) for process in pool.started]
 
@@ -97,11 +98,16 @@ class WorkerLanes:
 
     def begin(self, exchange: Exchange) -> Record:
         """Return the message with the shared trees."""
+        first = exchange.requests[0]
+        is_training = first.exchange > 0
+        self.together = 1
+        if is_training and all(lane.groups for lane in self.lanes):
+            self.together = max(1, min(GROUP, GROUP_BYTES // max(1, size(first.down))))
         return Record(kind="trees", trees=exchange.trees)
 
     def take(self, waiting: deque[int], exchange: Exchange) -> list[int]:
-        """Take the next request; workers receive one at a time."""
-        return [waiting.popleft()]
+        """Take the next requests that a worker executes as a group; see `share`."""
+        return share(waiting, exchange.weights, self.together, len(self.lanes), exchange.alone)
 
     def poll(self, seconds: float) -> Iterator[Event]:
         """Yield the events of workers.
@@ -122,7 +128,7 @@ class WorkerLanes:
                 self._is_ready(lane, message)
             else:
                 lane.sender.take_back(message["returned"])
-                yield Answered(lane, [message])
+                yield Answered(lane, message["replies"])
         for lane in self.lanes:
             if not lane.ready and self.clock() - lane.began > START_DEADLINE:
                 raise RunError(
@@ -136,6 +142,7 @@ class WorkerLanes:
         if message["refused"]:
             raise ConfigurationError(message["refused"])
         lane.ready = True
+        lane.groups = message["groups"]
 
     def accept(self, lane: Lane, request: Request, answer: Any) -> Reply:
         """Read a reply; a large one lies in a file of the run."""

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,25 +60,36 @@ def main(connection_number: int, data_number: int) -> None:
             executor, refused = _prepare(message, data_number)
             # What exists now lasts as long as the job: the collector need not inspect it again.
             gc.freeze()
-            sender.send(Record(kind="ready", number=message["number"], refused=refused))
+            groups = executor is not None and executor.trains_groups
+            sender.send(
+                Record(kind="ready", number=message["number"], refused=refused, groups=groups)
+            )
             continue
         if message["kind"] == "trees":
             trees = dict(message["trees"])
             continue
         sender.take_back(message["returned"])
-        request = wire.request_of(message["request"], wire.resolved(message["down"], trees))
-        if request.die:
-            os.kill(os.getpid(), signal.SIGKILL)
         assert executor is not None
-        reply = executor.execute_catching(request)
+        replies = executor.execute_group(_requests_in(message, trees))
         answer = {
-            "kind": "reply",
-            "number": message["number"],
-            "reply": wire.to_wire(reply),
-            "up": reply.up,
+            "kind": "replies",
+            "replies": [{"reply": wire.to_wire(reply), "up": reply.up} for reply in replies],
             "returned": receiver.returned(),
         }
         sender.send(Record._trusted(answer))
+
+
+def _requests_in(message: Any, trees: Mapping[str, Any]) -> list[Any]:
+    """Return the requests of a message; a simulated fault ends this process."""
+    from equipoise.runtime import wire
+
+    requests = []
+    for task in message["tasks"]:
+        request = wire.request_of(task["request"], wire.resolved(task["down"], trees))
+        if request.die:
+            os.kill(os.getpid(), signal.SIGKILL)
+        requests.append(request)
+    return requests
 
 
 def _prepare(message: Any, data_number: int) -> tuple[Any, str]:
