@@ -11,14 +11,13 @@ from filelock import FileLock
 from tests.helpers.terminal import equipoise as equipoise
 from tests.network import consortium
 from tests.network.consortium import Consortium
+from tests.network.running import SITES
 from tests.network.running import network as network
-
-SITES = ("north",)  # every party costs some seconds
 
 
 @pytest.fixture(scope="session")
 def enrolled(tmp_path_factory: pytest.TempPathFactory) -> Consortium:
-    """A network with one site, which is built once for all processes of the tests."""
+    """A network with three sites, which is built once for all processes of the tests."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent
@@ -33,4 +32,4 @@ def enrolled(tmp_path_factory: pytest.TempPathFactory) -> Consortium:
 @pytest.fixture
 def copied(enrolled: Consortium, tmp_path: Path) -> Consortium:
     """The same network in a folder that the test may change."""
-    return consortium.copied(enrolled, tmp_path / "copied", SITES)
+    return consortium.copied(enrolled, tmp_path / "copied")

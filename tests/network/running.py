@@ -10,7 +10,7 @@ import pytest
 
 from equipoise.transports.nvflare.jobs import Desk, open_desk
 from equipoise.transports.nvflare.processes import PartyProcess
-from tests.network.consortium import Consortium, build
+from tests.network.consortium import Consortium, copied
 from tests.network.hospitals import give_data, small_tables
 
 SITES = ("north", "south", "west")
@@ -27,10 +27,12 @@ class RunningNetwork:
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNetwork]:
+def network(
+    enrolled: Consortium, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningNetwork]:
     folder = tmp_path_factory.mktemp("network")
     data = small_tables(folder / "tables", SITES)
-    consortium = build(folder / "parties", SITES)
+    consortium = copied(enrolled, folder / "parties")
     give_data(consortium, folder / "tables")
     with consortium.running() as processes, open_desk(consortium.lead) as desk:
         yield RunningNetwork(consortium, processes, desk, data)

@@ -335,10 +335,10 @@ def test_a_text_that_is_no_fingerprint_is_refused(copied: Consortium) -> None:
 
 def test_the_answer_to_another_request_is_refused(copied: Consortium) -> None:
     signed = signed_for(copied)
-    folder = copied.lead.folder
+    folder = copied.sites["south"].folder
     assert sentence(lambda: parties.install(folder, signed, copied.network.root)) == (
-        f"{signed}: expected the kind 'lead', which was requested, got 'site'; ask the consortium "
-        "for the answer to this request"
+        f"{signed}: expected the name 'south', which was requested, got 'north'; ask the "
+        "consortium for the answer to this request"
     )
 
 

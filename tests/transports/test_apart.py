@@ -230,6 +230,16 @@ def test_a_resumed_run_equals_one_without_a_stop(tmp_path: Path) -> None:
     same_run(run_joined(config, tmp_path / "here"), run, network.states(run))
 
 
+def test_a_run_that_goes_back_equals_one_without_a_stop(tmp_path: Path) -> None:
+    config = apart_config(tmp_path, "fedavg", rounds=3)
+    network = network_of(tmp_path)
+    transport = network.transport()
+    with pytest.raises(RunError, match="power cut"):
+        run_apart(config, tmp_path / "run", transport, callbacks=cut_after(2))
+    run = resume_apart(tmp_path / "run", transport, from_round=1)
+    same_run(run_joined(config, tmp_path / "here"), run, network.states(run))
+
+
 def test_a_site_that_lost_its_state_is_out_of_the_round(tmp_path: Path) -> None:
     network = network_of(tmp_path)
 

@@ -233,7 +233,6 @@ def read_request(message: Record, name: str) -> Request:
         raise Refused("message", "a request of another form")
     if request.client != name:
         raise Refused("name", f"{request.client!r:.80}")
-    request.die = False
     _check_state_names(request)
     return request
 
