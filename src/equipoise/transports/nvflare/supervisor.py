@@ -268,7 +268,7 @@ def last_round(folder: Path) -> int:
         return -1
     try:
         with closing(Store(folder)) as store:
-            return store.last_round()
+            return int(store.last_round())
     except RunError:
         return -1
 
