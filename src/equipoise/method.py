@@ -59,7 +59,8 @@ NOTIONS = (
 )
 # Requirements that a method can declare in `needs`.
 NEEDS = {
-    "classes": "class labels; regression is refused",
+    "classes": "class labels; regression and survival are refused",
+    "labels": "class labels or numbers; survival is refused",
     "validation": "validation data at the server",
     "sgd": "plain SGD: no momentum, weight decay, clipping or Adam",
     "no-batch-norm": "a network without batch norm",

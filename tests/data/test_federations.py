@@ -135,3 +135,55 @@ def test_the_real_states_have_the_registered_contents(
     monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
     sets.import_files(sets.entry("acs_income"), [copy])
     assert len(sets.load("acs_income").y) == 45_000
+
+
+def brca_files(folder: Path) -> list[Path]:
+    """Write FLamby's two files in small: two patients per region, one of each part."""
+    table = ["pid," + ",".join(f"f{number}" for number in range(39)) + ",E,T"]
+    split = ["pid,fold,fold2"]
+    for region in range(6):
+        for part, event in (("train", "1.0"), ("test", "0.0")):
+            patient = f"TCGA-{region}-{part}"
+            table.append(f"{patient},{50 + region}" + ",0" * 38 + f",{event},{100 * region}.0")
+            split.append(f"{patient},{part},{part}_{region}")
+    (folder / "brca.csv").write_text("\n".join(table) + "\n")
+    (folder / "train_test_split.csv").write_text("\n".join(split) + "\n")
+    return [folder / "brca.csv", folder / "train_test_split.csv"]
+
+
+def test_tcga_brca_has_times_regions_and_parts_but_no_patients(
+    tmp_path: Path, folder: Path
+) -> None:
+    entry = sets.entry("tcga_brca")
+    with pytest.raises(ValueError, match="changed or another version"):
+        sets.import_files(entry, brca_files(tmp_path))
+    copy = sets.import_files(replace(entry, content=None), brca_files(tmp_path))
+    data = sets.load("tcga_brca")
+    assert data.task.kind == "survival" and data.site_names[0] == "Northeast"
+    assert data.y.tolist()[2:6] == [100, -100, 200, -200]
+    assert np.signbit(data.y.numpy()[:2]).tolist() == [False, True]
+    assert data.part is not None and data.part.tolist() == [TRAIN, TEST] * 6
+    assert b"TCGA" not in copy.read_bytes()
+
+
+def test_tcga_brca_with_a_patient_outside_of_the_split_is_refused(
+    tmp_path: Path, folder: Path
+) -> None:
+    files = brca_files(tmp_path)
+    lines = files[1].read_text().splitlines()
+    files[1].write_text("\n".join(lines[:-1]) + "\n")
+    with pytest.raises(ValueError, match=r"1 patients of brca.csv are missing"):
+        sets.import_files(sets.entry("tcga_brca"), files)
+
+
+@needs("tcga_brca")
+def test_the_real_tcga_brca_has_the_registered_contents_and_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(os.environ["EQUIPOISE_DATA"]) / "tcga_brca.npz"
+    monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
+    sets.import_files(sets.entry("tcga_brca"), [copy])
+    config = DataConfig(name="tcga_brca", test="site", split=(1.0, 0.0, 0.0))
+    federation = federate(config, 1)
+    assert federation.train.sizes.tolist() == [248, 156, 164, 129, 129, 40]
+    assert federation.test.sizes.tolist() == [63, 40, 42, 33, 33, 11]

@@ -97,6 +97,7 @@ def test_what_a_method_is_by_default(flag: str) -> None:
 
 
 NEEDS = {
+    "labels": {"fedekd", "fedequilibria", "fedgkd", "pfedck", "poise"},
     "sgd": {"feddc", "qfedavg", "scaffold"},
     "validation": {"cffl", "fedave", "fedsac"},
     "classes": {
@@ -128,7 +129,7 @@ def test_what_a_method_requires_by_default(need: str) -> None:
     [
         ("feddc", {"grad_correction": False}, ()),
         ("ditto", {"preset": "gfedplat"}, ("sgd",)),
-        ("fedakd", {"teach_on": "all", "average": "size"}, ()),
+        ("fedakd", {"teach_on": "all", "average": "size"}, ("labels",)),
         ("kdia", {"lambda_kd": 0.0, "lambda_gen": 0.0}, ("head",)),
     ],
 )

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 12  # columns of counts on a screen
 PLAIN_WIDTH = 160  # columns of text where the output is no terminal
-TARGET_STATISTICS = ("mean", "lowest", "highest")
+TARGET_STATISTICS = {
+    "regression": ("mean", "lowest", "highest"),
+    "survival": ("events", "median time", "longest time"),
+}
 
 
 def show_report(report: DataReport, stream: TextIO, most: int = 60) -> None:
@@ -38,6 +41,8 @@ def show_report(report: DataReport, stream: TextIO, most: int = 60) -> None:
         _show_table(console, ["column", "kind", "gaps", "becomes"], rows, most)
     if report.task == "regression":
         console.print("the target is standardised in training; errors are in its own unit")
+    if report.task == "survival":
+        console.print("times are divided by the longest training time; censored rows have event 0")
     for line in _file_lines(report):
         console.print(as_text(line))
     for line in warning_lines(report):
@@ -62,7 +67,7 @@ def _show_sites(report: DataReport, console: Console, most: int) -> None:
     if not classes:
         classes = sorted({name for site in report.sites for name in site.classes})
     shown_classes = classes[:MOST_CLASSES]
-    statistics = TARGET_STATISTICS if report.task == "regression" else ()
+    statistics = TARGET_STATISTICS.get(report.task, ())
     rows = [_site_row(site, shown_classes, statistics) for site in report.sites]
     header = ["site", "rows", "test rows", *shown_classes, *statistics]
     _show_table(console, header, rows, most)

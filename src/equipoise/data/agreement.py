@@ -69,11 +69,27 @@ def _check_target(schema: Schema) -> None:
             "data.apart: expected `classes` in a schema for classification, the classes of all "
             "sites, got none; add them"
         )
+    if schema.predicts == "survival":
+        _check_survival(schema)
     if schema.predicts == "regression" and schema.scale is None:
         raise ValueError(
             "data.apart: expected `centre` and `scale` of the number to predict in the schema, "
             "since "
             "no site knows those of the others, got none; add them (0 and 1 leave it as it is)"
+        )
+
+
+def _check_survival(schema: Schema) -> None:
+    """Refuse a schema of survival without a column of events or without a horizon."""
+    if schema.event is None:
+        raise ValueError(
+            "data.apart: expected `event` in a schema for survival, the column of events, "
+            "got none; add it"
+        )
+    if schema.scale is None:
+        raise ValueError(
+            "data.apart: expected `centre: 0` and the horizon as `scale` in a schema for survival, "
+            "since no site knows the longest time of the others, got none; add them"
         )
 
 
@@ -115,8 +131,7 @@ def _check_repairs(schema: Schema) -> None:
     sections: list[Repairs] = [schema, *schema.sites.values()]
     for repairs in sections:
         known.update(repairs.rename.values())
-    if schema.label is not None:
-        known.add(schema.label)
+    known |= {name for name in (schema.label, schema.event) if name is not None}
     for repairs in sections:
         for key, column in _repaired_columns(repairs):
             if column not in known:
@@ -179,6 +194,9 @@ def task_of(schema: Schema | None) -> Task:
     if schema.predicts == "regression":
         assert schema.centre is not None and schema.scale is not None
         return Task("regression", shape, 1, (), schema.centre, schema.scale)
+    if schema.predicts == "survival":
+        assert schema.scale is not None
+        return Task("survival", shape, schema.intervals or 1, (), 0.0, schema.scale)
     return Task("classification", shape, len(schema.classes), schema.classes)
 
 

@@ -20,6 +20,7 @@ from equipoise.data.group_columns import read_columns
 from equipoise.data.schema import Schema, schema_from
 from equipoise.data.sets.synthetic import NAME as SYNTHETIC
 from equipoise.data.sets.synthetic import Synthetic
+from equipoise.task import TaskKind
 from equipoise.validation.imports import permission
 from equipoise.validation.names import did_you_mean, is_unicode, quoted
 from equipoise.validation.registry import plain_function
@@ -75,8 +76,25 @@ class DataConfig(Settings):
     samples: int | None = Field(
         None, ge=1, description="use only so many samples, drawn at random: for quick trials"
     )
-    task: Literal["classification", "regression"] | None = Field(
-        None, description="override, for sets whose grades are classes or numbers"
+    task: TaskKind | None = Field(
+        None,
+        description="override, for sets whose grades are classes or numbers; survival: the columns "
+        "`time` and `event` of a table",
+    )
+    time: str | None = Field(
+        None, description="of survival: the column of times to event or censoring; none: time"
+    )
+    event: str | None = Field(
+        None,
+        description="of survival: the column that is 1 for an event and 0 for censoring; "
+        "none: event",
+    )
+    intervals: int | None = Field(
+        None,
+        ge=2,
+        le=1000,
+        description="of survival: intervals of a discrete-time model (logistic hazard); "
+        "none: one log risk (Cox)",
     )
     schema: Schema | None = Field(  # type: ignore[assignment]
         None,
@@ -237,6 +255,23 @@ class DataConfig(Settings):
         return REGISTRY.portable(name)
 
     @model_validator(mode="after")
+    def _of_survival(self) -> DataConfig:
+        if self.survival_columns is not None and self.label not in (None, self.label_column):
+            raise ValueError(
+                f"label: expected none, since survival has `time` and `event`, got {self.label}; "
+                "name the column of times as `time`"
+            )
+        if self.task in (None, "survival"):
+            return self
+        for key in ("time", "event", "intervals"):
+            if getattr(self, key) is not None:
+                raise ValueError(
+                    f"{key}: expected task: survival, got {self.task}; leave {key} out, or change "
+                    "the task"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _prepared_apart(self) -> DataConfig:
         if self.apart:
             _check_apart(self)
@@ -245,6 +280,20 @@ class DataConfig(Settings):
     @field_serializer("partition")
     def _plain_partition(self, partition: Any) -> str:
         return self.partition_name
+
+    @property
+    def survival_columns(self) -> tuple[str, str] | None:
+        """The columns of times and events in a table; None if the task is not survival."""
+        schema = self.schema or Schema()
+        if (self.task or schema.predicts) != "survival":
+            return None
+        return self.time or schema.label or "time", self.event or schema.event or "event"
+
+    @property
+    def label_column(self) -> str | None:
+        """The label column that the user chose; in survival analysis the column of times."""
+        columns = self.survival_columns
+        return self.label if columns is None else columns[0]
 
     @property
     def partition_name(self) -> str:
@@ -322,6 +371,9 @@ def _check_agrees(config: DataConfig, schema: Schema) -> None:
     for key, value, agreed in (
         ("task", config.task, schema.predicts),
         ("label", config.label, schema.label),
+        ("time", config.time, schema.label),
+        ("event", config.event, schema.event),
+        ("intervals", config.intervals, schema.intervals),
         ("events", config.events, schema.events),
         ("image_size", None if size is None else (size, size), (schema.shape or ())[1:]),
     ):

@@ -32,7 +32,8 @@ class Dataset:
         name: The name of the data set.
         x: The inputs: images as uint8 (n, channels, height, width), everything else as float32.
             NaN is a missing value in tables and refused elsewhere.
-        y: Classes as int64, or numbers to predict as float32.
+        y: Classes as int64, or numbers to predict as float32. In survival analysis, times that are
+            negative where patients were censored.
         task: The task.
         part: The official split of each sample: 0 train, 1 validation, 2 test.
         site: The natural owner (hospital, domain) of each sample, an index into `site_names`.
@@ -159,6 +160,24 @@ class Dataset:
                 f"{len(self.site_names)} site names"
             )
 
+    def with_intervals(self, intervals: int | None) -> Dataset:
+        """Return the same data for a discrete-time model of survival.
+
+        Args:
+            intervals: The number of intervals; none: the data set as it is.
+
+        Raises:
+            ValueError: If the task is not survival.
+        """
+        if intervals is None:
+            return self
+        if not self.task.survives:
+            raise ValueError(
+                f"data.intervals: expected survival data, got {self.name}, which is for "
+                f"{self.task.kind}; leave it out"
+            )
+        return replace(self, task=replace(self.task, outputs=intervals))
+
     @property
     def image(self) -> bool:
         """True if samples are images."""
@@ -168,13 +187,18 @@ class Dataset:
         """Return the same data for a kind of task: grades 0-4 as classes or as numbers.
 
         Args:
-            kind: `classification` or `regression`; none: the data set as it is.
+            kind: `classification`, `regression` or `survival`; none: the data set as it is.
 
         Raises:
-            ValueError: If numbers cannot be classes.
+            ValueError: If numbers cannot be classes, or times are needed and there are none.
         """
         if kind is None or kind == self.task.kind:
             return self
+        if "survival" in (kind, self.task.kind):
+            raise ValueError(
+                f"data set {self.name}: it is for {self.task.kind} and cannot be used for {kind}; "
+                "survival needs columns of times and events"
+            )
         if kind == "regression":
             return replace(
                 self, y=self.y.to(torch.float32), task=Task("regression", self.task.shape, 1)

@@ -30,6 +30,7 @@ from equipoise.data.tables.sites import (
     site_files,
     without_sites,
 )
+from equipoise.data.tables.survival_target import with_survival_target
 from equipoise.data.tables.table_dataset import chosen_label, dataset_from_sites, join_cells
 from equipoise.validation.names import checked_name, did_you_mean, nearest, quoted
 from equipoise.validation.regular_files import check_regular
@@ -179,6 +180,8 @@ def _own_table(config: DataConfig, schema: Schema, site: str, path: Path) -> Dat
         )
     if not sites.arrays:
         _check_label(sites, schema, site)
+    if schema.predicts == "survival" and schema.label is not None and schema.event is not None:
+        sites = with_survival_target(sites, schema.label, schema.event)
     dataset = dataset_from_sites(sites, schema=schema, agreed=True, groups=groups)
     if sites.arrays and is_table:
         dataset = _with_note_on_columns(dataset, schema, site, sites.tables[site]["x"].shape[1])

@@ -179,7 +179,7 @@ def _federate(
         dataset: The data set.
         client: The only client, if its data are prepared alone: it draws from its own stream.
     """
-    dataset = dataset.as_task(_task(config))
+    dataset = dataset.as_task(_task(config)).with_intervals(_intervals(config))
     sample_groups = groups_of(dataset, config.groups)  # before a schema removes columns
     config = with_own_split(config, dataset)
     dataset = _resized(dataset, config.image_size)
@@ -215,6 +215,13 @@ def _task(config: DataConfig) -> str | None:
     if config.task is None and config.schema is not None:
         return config.schema.predicts
     return config.task
+
+
+def _intervals(config: DataConfig) -> int | None:
+    """Return the intervals of a discrete-time model that the configuration or its schema names."""
+    if config.intervals is None and config.schema is not None:
+        return config.schema.intervals
+    return config.intervals
 
 
 def _metadata(
@@ -368,16 +375,11 @@ def _load_patients(config: DataConfig, own_site: str | None) -> Dataset:
 
 
 def _load_tables(config: DataConfig, own_site: str | None) -> LoadedData:
-    from equipoise.data.tables.sites import read_sites
-    from equipoise.data.tables.table_dataset import dataset_from_sites
+    from equipoise.data.tables.user_tables import dataset_of_tables, read_user_tables
 
     groups = tuple(config.groups)
-    names = (*([config.label] if config.label else []), *config.categorical, *groups)
-    path = Path(config.name)
-    sites = read_sites(path, config.site, config.schema, names, own_site, config.without)
-    dataset = dataset_from_sites(
-        sites, config.label, config.categorical, config.task, config.schema, groups=groups
-    )
+    sites = read_user_tables(Path(config.name), config, own_site, groups, config.without)
+    dataset = dataset_of_tables(sites, config, groups)
     return LoadedData(dataset, None if sites.arrays else sites)
 
 
@@ -653,4 +655,7 @@ def _site_tests(dataset: Dataset, parts: Parts) -> Parts:
 
 
 def _strata(dataset: Dataset) -> np.ndarray | None:
+    """Return what a split is stratified by: the class, or in survival analysis the event."""
+    if dataset.task.survives:
+        return np.signbit(dataset.y.numpy()).astype(np.int64)
     return np.asarray(dataset.y.numpy()) if dataset.task.classifies else None

@@ -107,7 +107,8 @@ def prepare(
 def _centre_and_scale(dataset: Dataset, train: np.ndarray) -> tuple[float, float]:
     """Return the mean and deviation by which targets are standardised.
 
-    They are those of the schema, else those of all clients' training rows.
+    They are those of the schema, else those of all clients' training rows. In survival analysis
+    they are 0 and the horizon, which is the longest training time.
     """
     schema = dataset.schema
     if schema is not None and schema.centre is not None and schema.scale is not None:
@@ -115,6 +116,8 @@ def _centre_and_scale(dataset: Dataset, train: np.ndarray) -> tuple[float, float
     if not len(train):
         return 0.0, 1.0
     y = dataset.y.double().numpy()[train]
+    if dataset.task.survives:
+        return 0.0, float(np.abs(y).max()) or 1.0
     return float(y.mean()), float(y.std()) or 1.0
 
 

@@ -21,6 +21,7 @@ from pydantic import (
 
 from equipoise.data.findings import Finding
 from equipoise.data.schema_text import schema_text
+from equipoise.task import TaskKind
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import nearest, quoted
 from equipoise.validation.settings import Settings
@@ -198,7 +199,13 @@ class Schema(Repairs):
     """The columns, classes and repairs on which all sites agree before training."""
 
     label: str | None = Field(None, description="the label column of a table")
-    task: Literal["classification", "regression"] | None = None
+    event: str | None = Field(
+        None, description="of survival: the column of events; the label is the column of times"
+    )
+    intervals: int | None = Field(
+        None, ge=2, le=1000, description="of survival: intervals of a discrete-time model"
+    )
+    task: TaskKind | None = None
     classes: tuple[str, ...] = ()
     columns: tuple[ColumnSchema, ...] = Field(
         (), description="of a table; columns of the files that are not listed are left out"
@@ -219,7 +226,8 @@ class Schema(Repairs):
     scale: float | None = Field(
         None,
         gt=0,
-        description="of a number that is predicted; none: the deviation of all training rows",
+        description="of a number that is predicted, none: the deviation of all training rows; of "
+        "survival the horizon, none: the longest time of all training rows",
     )
     statistics: Statistics | None = Field(
         None, description="of one site's targets, from which `schema join` takes centre and scale"
@@ -248,14 +256,33 @@ class Schema(Repairs):
         if any(size < 1 for size in self.shape or ()):
             raise ValueError(f"expected a shape of positive numbers, got {list(self.shape or ())}")
         _check_scaling("the label", self.centre, self.scale)
-        if self.classes and (self.task == "regression" or self.scale is not None):
+        if self.classes and (self.predicts != "classification" or self.scale is not None):
             raise ValueError(
                 "expected classes, or a number with centre and scale, got both; remove one"
             )
+        self._check_survival(names)
         return self
 
+    def _check_survival(self, names: Sequence[str]) -> None:
+        """Refuse entries of survival in another task, and centres of times."""
+        for key in ("event", "intervals"):
+            if getattr(self, key) is not None and self.predicts != "survival":
+                raise ValueError(
+                    f"{key}: expected task: survival in the schema, got {self.predicts}; "
+                    "add the task, or remove the entry"
+                )
+        if self.event is not None and self.event in (*names, self.label):
+            raise ValueError(
+                f"expected a column of events that is neither input nor label, got "
+                f"{quoted(self.event)}; name another one"
+            )
+        if self.predicts == "survival" and self.centre not in (None, 0.0):
+            raise ValueError(
+                f"expected centre 0 for survival, since scale is the horizon, got {self.centre}"
+            )
+
     @property
-    def predicts(self) -> Literal["classification", "regression"] | None:
+    def predicts(self) -> TaskKind | None:
         """The task, if it follows from the schema."""
         if self.task is not None:
             return self.task

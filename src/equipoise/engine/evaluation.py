@@ -411,7 +411,7 @@ class Evaluator:
         tables = client_histograms.of(self.server.task, logits, y, name)
         for model, table in tables.items():
             self.counts.append((SHARED, model, "shared", table))
-        if tables:
+        if tables and self.server.task.classifies:
             values = clinical_values(self.server.task, logits, y, self.metrics)
             for metric, value in values.items():
                 self.clinical.append((SHARED, name, "shared", metric, value))

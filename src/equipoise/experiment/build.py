@@ -86,8 +86,13 @@ def _check_task(method: Method, task: Task) -> None:
     method.check(task)
     if "classes" in method.needs and not task.classifies:
         raise ConfigurationError(
-            f"{method.title} works on classes, but the task is regression; "
+            f"{method.title} works on classes, but the task is {task.kind}; "
             "choose another method or a label of classes"
+        )
+    if "labels" in method.needs and task.survives:
+        raise ConfigurationError(
+            f"{method.title} works on classes or numbers, but the task is survival; "
+            "choose another method, such as fedavg, fedadam or ditto"
         )
 
 

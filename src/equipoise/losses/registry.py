@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +13,14 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from equipoise.losses.distillation import focal_loss
+from equipoise.metrics.survival_likelihood import cox, logistic_hazard, survival_loss
 from equipoise.task import Task
 from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.names import UnknownName, nearest, quoted
 from equipoise.validation.registry import Registry
 
 Function = Callable[..., Tensor]
+Needs = Literal["classes", "values", "survival", "log risks", "hazards", "any"]
 DEFAULT = "default"
 
 
@@ -29,23 +31,25 @@ class SupervisedLoss:
     Attributes:
         name: Its name.
         function: A function ``(outputs, targets, *, options)`` of logits (batch, classes) and
-            labels (batch,), or in regression of values (batch, 1) and targets (batch,).
+            labels (batch,), or in regression of values (batch, 1) and targets (batch,). In survival
+            analysis targets are times, negative where censored.
             Keyword-only parameters are its options.
-        needs: The tasks it fits: "classes", "values" (regression) or "any".
+        needs: The tasks it fits: "classes", "values" (regression), "survival", "log risks"
+            (survival with one output), "hazards" (survival with several outputs) or "any".
     """
 
     name: str
     function: Function
-    needs: Literal["classes", "values", "any"] = "any"
+    needs: Needs = "any"
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ValueError(
                 f"loss {self.name!r}: expected a function, got {quoted(self.function)}"
             )
-        if self.needs not in ("classes", "values", "any"):
+        if self.needs not in get_args(Needs):
             raise ValueError(
-                f"loss {self.name!r}: needs: expected classes, values or any, got "
+                f"loss {self.name!r}: needs: expected one of {', '.join(get_args(Needs))}, got "
                 f"{quoted(self.needs)}"
             )
 
@@ -64,7 +68,18 @@ class SupervisedLoss:
 
     def fits(self, task: Task) -> bool:
         """Return True if it can be minimised in a task."""
-        return self.needs in ("any", "classes" if task.classifies else "values")
+        if self.needs == "any":
+            return True
+        if not task.survives:
+            return self.needs == ("classes" if task.classifies else "values")
+        return self.needs in ("survival", "log risks" if task.outputs == 1 else "hazards")
+
+
+def default_of(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss of a task for which the user chose none."""
+    if task.classifies:
+        return F.cross_entropy
+    return survival_loss if task.survives else squared_error
 
 
 def default(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -100,6 +115,8 @@ LOSSES = {
     DEFAULT: SupervisedLoss(DEFAULT, default),
     "focal": SupervisedLoss("focal", focal, "classes"),
     "label_smoothing": SupervisedLoss("label_smoothing", label_smoothing, "classes"),
+    "cox": SupervisedLoss("cox", cox, "log risks"),
+    "logistic_hazard": SupervisedLoss("logistic_hazard", logistic_hazard, "hazards"),
 }
 
 

@@ -66,8 +66,8 @@ class FedAKD(Method):
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Class labels, where samples are selected by them."""
-        return ("classes",) if "correct" in (self.teach_on, self.average) else ()
+        """Class labels, where samples are selected by them; otherwise also numbers."""
+        return ("classes",) if "correct" in (self.teach_on, self.average) else ("labels",)
 
     def check(self, task: Task) -> None:
         """Refuse regression if samples are selected by their class."""

@@ -67,6 +67,7 @@ class FedeKD(Method):
     year = 2026
     fairness = "no harm"
     passes = "2E·T + 2F"
+    needs = ("labels",)
     served_models = ("proxy", "personal")
     exchanges = "2"
 

@@ -48,6 +48,7 @@ class FedEquilibria(Method):
     year = 2025
     fairness = "even accuracy"
     passes = "E·T + T"
+    needs = ("labels",)
     composable_weights: ClassVar[bool] = True
     composable_update: ClassVar[bool] = True
 

@@ -41,6 +41,7 @@ class FedGKD(Method):
     year = 2024
     fairness = "none"
     passes = "E·T + F"
+    needs = ("labels",)
     composable_update: ClassVar[bool] = True
 
     gamma: NonNegative = 0.2

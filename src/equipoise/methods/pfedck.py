@@ -50,6 +50,7 @@ class PFedCK(Method):
     year = 2024
     fairness = "none"
     passes = "2E·T"
+    needs = ("labels",)
     served_models = ("personal", "interactive")
     reconstruction: ClassVar[bool] = True
 

@@ -67,6 +67,7 @@ class Poise(Method):
     fairness = "no harm"
     exchanges = "1; at the end 2"
     passes = "2E·T, and at the end 3e·T + 2F, and 2e + 3 passes over the client's validation data"
+    needs = ("labels",)
     served_models = ("personal", "global", "alone")
     composable_finish: ClassVar[bool] = True
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from equipoise.metrics import clinical, performance, statistics
+from equipoise.metrics import clinical, performance, statistics, survival
 from equipoise.metrics.statistics import Statistic
 from equipoise.task import Task
 from equipoise.validation.arrays import Array
@@ -18,8 +18,8 @@ from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.names import UnknownName, quoted
 from equipoise.validation.registry import Registry
 
-Function = Callable[[Array, Array], float]
-Needs = Literal["classes", "two classes", "values"]
+Function = Callable[[Any, Array], float]
+Needs = Literal["classes", "two classes", "values", "survival"]
 HOW = (
     "make it one with @eq.register('metric', higher_is_better=..., unit=..., needs=...) "
     "or equipoise.metrics.Metric(...)"
@@ -32,7 +32,7 @@ class Metric:
 
     name: str
     # of the network's outputs (logits, or values) and the truth, in float64; NaN where it does not
-    # exist
+    # exist; in survival analysis the truth are times, negative where censored
     function: Function
     higher_is_better: bool
     unit: str = ""  # "%": a share from 0 to 1, printed in percent; "": printed as it is
@@ -40,6 +40,8 @@ class Metric:
     needs: Needs = "classes"
     # the same number from statistics of batches, where there are any
     statistic: type[Statistic] | None = None
+    # its function takes curves of survival (`metrics.survival.SurvivalCurves`) in place of outputs
+    of_curves: bool = False
 
     def __post_init__(self) -> None:
         wrong = None
@@ -87,8 +89,8 @@ class Metric:
 
     def fits(self, task: Task) -> bool:
         """Return True if it has a value in a task."""
-        if self.needs == "values":
-            return not task.classifies
+        if self.needs in ("values", "survival"):
+            return task.kind == ("regression" if self.needs == "values" else "survival")
         return task.classifies and (self.needs == "classes" or task.outputs >= 2)
 
 
@@ -127,8 +129,14 @@ METRICS = (
     Metric(
         "calibration_error", _of_probabilities(clinical.calibration_error), False, "%", "classes"
     ),
+    Metric("loss", survival.negative_log_likelihood, False, "", "survival"),
+    Metric("c_index", survival.c_index, True, "%", "survival"),
+    Metric("c_index_ipcw", survival.c_index_ipcw, True, "%", "survival"),
+    Metric("integrated_brier", survival.integrated_brier, False, "%", "survival", of_curves=True),
 )
-USUAL = ("accuracy", "rmse")  # the main metrics by default
+# The main metrics by default, by kind of task.
+USUAL_OF = {"classification": "accuracy", "regression": "rmse", "survival": "c_index"}
+USUAL = tuple(USUAL_OF.values())
 
 
 def _load(name: str, path: str, imports: Imports) -> Metric:
@@ -261,7 +269,7 @@ def measured(
     >>> measured(Task("classification", (4,), 2), main="auroc")
     ('accuracy', 'loss', 'auroc')
     """
-    metrics = tuple(listed) or (USUAL[0] if task.classifies else USUAL[1], "loss")
+    metrics = tuple(listed) or (USUAL_OF[task.kind], "loss")
     return tuple(dict.fromkeys(map(name_of, (*metrics, main) if main else metrics)))
 
 
@@ -278,7 +286,7 @@ def check(
             key = "evaluation.main" if main and name == name_of(main) else "evaluation.metrics"
             kind = (
                 f"is {task.kind}"
-                if task.classifies == (metric.needs == "values")
+                if not task.classifies or metric.needs in ("values", "survival")
                 else "has one class"
             )
             fitting = ", ".join(other.name for other in METRICS if other.fits(task))
@@ -291,7 +299,8 @@ def check(
 def main_of(names: Sequence[str], main: str | Metric | None = None) -> str:
     """Return the main metric of results.
 
-    It is the one named, else accuracy or RMSE if measured, else the first that is not the loss.
+    It is the one named, else accuracy, RMSE or c-index if measured, else the first that is not the
+    loss.
 
     >>> main_of(["loss", "auroc", "f1"]), main_of(["auroc", "accuracy"])
     ('auroc', 'accuracy')

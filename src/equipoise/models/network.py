@@ -67,7 +67,7 @@ class InUnit(nn.Module):
 
 def in_unit(net: nn.Module, task: Task) -> nn.Module:
     """Return a network whose outputs are in the unit of the target; a classifier stays as it is."""
-    if task.classifies or (task.centre, task.scale) == (0.0, 1.0):
+    if task.kind != "regression" or (task.centre, task.scale) == (0.0, 1.0):
         return net
     own = wrap(net)
     return Network(own.features, nn.Sequential(own.head, InUnit(task.centre, task.scale)))

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.table import Comparison
 from equipoise.metrics import Metric, UndefinedMetric, collaborative_fairness
-from equipoise.report import clinical, figures, groups
+from equipoise.report import clinical, figures, groups, survival
 from equipoise.report.cards import Card, points, written
 from equipoise.report.tracks import span_of
 from equipoise.runs import RunResult
@@ -48,7 +48,7 @@ def of_run(label: str, result: RunResult, cards: Sequence[Card]) -> dict[str, Pi
     pictures["curves"] = _learning(result)
     if len(result.clients) > 1:  # one client is even by itself
         pictures["plane"] = _plane(label, result)
-    return pictures | _clinical(result) | _maps(result)
+    return pictures | _clinical(result) | _survival(result) | _maps(result)
 
 
 def _gains(cards: Sequence[Card], metric: Metric) -> Picture:
@@ -269,6 +269,10 @@ def _contribution_picture(
 def _clinical(result: RunResult) -> dict[str, Picture]:
     drawn = clinical.curves_of(result) | groups.maps_of(result)
     return {name: Picture(*figure) for name, figure in drawn.items()}
+
+
+def _survival(result: RunResult) -> dict[str, Picture]:
+    return {name: Picture(*figure) for name, figure in survival.curves_of(result).items()}
 
 
 def _maps(result: RunResult) -> dict[str, Picture]:

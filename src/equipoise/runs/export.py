@@ -19,6 +19,7 @@ from equipoise.data.tables.csv_files import cells_as_text
 from equipoise.data.tables.repairs import rename_columns
 from equipoise.data.tables.sites import read_table, site_files
 from equipoise.experiment import Experiment
+from equipoise.metrics.survival import hazard_curves, risk_scores
 from equipoise.models.group_offsets import GroupOffsets
 from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
@@ -103,6 +104,7 @@ def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
         *facts.get("notes", []),
         f"rounds: {run.last_round} of {config['rounds']}",
         f"task: {task.kind}, input {tuple(task.shape)}, {task.outputs} outputs{classes}",
+        *_survival_lines(task),
         f"architecture: {config['models'] or config['model']}, {parameters:,} parameters",
         f"{run.main_metric} on {run.main_split} data, by client: {_measured(run, name, client)}",
         *_mixture_lines(run, client, net),
@@ -118,6 +120,18 @@ def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
 
 Inputs must be prepared as in training; `equipoise predict {run.folder.name} FILE` does it.
 """
+
+
+def _survival_lines(task: Task) -> list[str]:
+    """Return the meaning of the outputs of a survival model."""
+    if not task.survives:
+        return []
+    if task.outputs == 1:
+        return ["output: log risk of a Cox model; only differences between patients have a meaning"]
+    return [
+        f"outputs: logits of the hazard in {task.outputs} intervals of equal length from time 0 to "
+        f"{task.scale:.6g}"
+    ]
 
 
 def _measured(run: Run, name: str, client: str | None) -> str:
@@ -255,7 +269,13 @@ def _outputs(net: torch.nn.Module, x: torch.Tensor, width: int) -> torch.Tensor:
 def _predicted(
     task: Task, outputs: torch.Tensor, threshold: float | None
 ) -> tuple[list[str], list[list[Any]]]:
-    """Return titles and rows of predictions: a number, or a class and all probabilities."""
+    """Return titles and rows of predictions: a number, or a class and all probabilities.
+
+    In survival analysis it is the log risk of a Cox model, or the probabilities to survive the end
+    of every interval, with a risk that orders patients.
+    """
+    if task.survives:
+        return _predicted_survival(task, outputs)
     if not task.classifies:
         return ["prediction"], [[value] for value in outputs.squeeze(-1).tolist()]
     classes = list(task.class_names) or [str(k) for k in range(task.outputs)]
@@ -269,10 +289,26 @@ def _predicted(
     return ["prediction", *(f"p({name})" for name in classes)], rows
 
 
+def _predicted_survival(task: Task, outputs: torch.Tensor) -> tuple[list[str], list[list[Any]]]:
+    if task.outputs == 1:
+        return ["log risk"], [[value] for value in outputs.squeeze(-1).tolist()]
+    curves = hazard_curves(outputs.double().numpy(), task.scale)
+    titles = ["risk", *(f"survival({end:.6g})" for end in curves.times)]
+    rows = []
+    for risk, row in zip(risk_scores(outputs.double().numpy()), curves.values, strict=True):
+        rows.append([round(float(risk), 6), *(round(float(value), 6) for value in row)])
+    return titles, rows
+
+
 def _check_threshold(run: Run | SiteModels, threshold: float) -> None:
     """Refuse a threshold that is no probability, or for a task without two classes."""
     if not run.task.classifies or run.task.outputs != 2:
-        kind = f"{run.task.outputs} classes" if run.task.classifies else "a number"
+        kinds = {
+            "classification": f"{run.task.outputs} classes",
+            "regression": "a number",
+            "survival": "survival",
+        }
+        kind = kinds[run.task.kind]
         raise RunError(
             f"--threshold: expected a run with two classes, got one that predicts {kind}; "
             "leave it out"

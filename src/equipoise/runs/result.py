@@ -142,6 +142,7 @@ class RunDetails:
         rejected: Client -> rejected replies.
         histograms: Served model -> client -> histogram of scores.
         clinical: Served model -> client -> measure -> value, also where classes are equal.
+        life_tables: Served model -> client -> life table of two risk groups, in survival analysis.
     """
 
     history: History
@@ -151,6 +152,7 @@ class RunDetails:
     rejected: Mapping[str, int]
     histograms: Mapping[str, Mapping[str, Counts]]
     clinical: Mapping[str, ByClient]
+    life_tables: Mapping[str, Mapping[str, Counts]]
 
 
 @dataclass(frozen=True)
@@ -627,6 +629,7 @@ class _Reader:
             rejected=Counter(self._rejected()),
             histograms=histograms,
             clinical=values,
+            life_tables={name: run.life_tables(name) for name in models},
         )
 
     def _mean_weights(self) -> dict[str, float]:

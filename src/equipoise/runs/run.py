@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from equipoise.data.roster import SHARED
 from equipoise.metrics import registry
-from equipoise.runs.scores import read_group_histograms, read_histograms
+from equipoise.runs.scores import read_group_histograms, read_histograms, read_life_tables
 from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.lock import is_held
 from equipoise.storage.outdated import outdated, with_its_defaults
@@ -350,6 +350,17 @@ class Run:
         """
         model = model or self.main_model
         return read_group_histograms(self.store, self.task, model, self.main_split)
+
+    def life_tables(self, model: str | None = None) -> dict[str, Any]:
+        """Return client -> life table of two risk groups, of the clients that sent one.
+
+        See `metrics.life_tables`; there are none but in survival analysis.
+
+        Args:
+            model: The served model; by default the main one.
+        """
+        model = model or self.main_model
+        return read_life_tables(self.store, self.task, model, self.main_split)
 
     @property
     def main_metric(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from equipoise.metrics import score_histograms
+from equipoise.metrics import life_tables, score_histograms
 from equipoise.metrics.score_histograms import BINS, ROUNDED, Counts
 from equipoise.storage.form import damaged
 from equipoise.storage.store import Store
@@ -29,10 +29,32 @@ def read_histograms(store: Store, task: Task, model: str, split: str) -> dict[st
     Raises:
         RunError: If the histograms are damaged.
     """
+    if not task.classifies:
+        return {}
     tables: dict[str, Counts] = {}
     for row in _rows(store, "curves", model, split):
         _add_bin(store, tables, row["client"], row, task.outputs)
     _check(store, tables, task)
+    return tables
+
+
+def read_life_tables(store: Store, task: Task, model: str, split: str) -> dict[str, Counts]:
+    """Return client -> life table of two risk groups; arguments as above.
+
+    Raises:
+        RunError: If the life tables are damaged.
+    """
+    tables: dict[str, Counts] = {}
+    if not task.survives:
+        return tables
+    for row in _rows(store, "curves", model, split):
+        shape = (len(life_tables.GROUPS), 2, life_tables.BINS)
+        table = tables.setdefault(row["client"], np.zeros(shape, np.int64))
+        group, time = row["class"], row["score"]
+        counts = (row["positives"], row["negatives"])
+        if not (0 <= group < shape[0] and 0 <= time < shape[2]) or min(counts) < 0:
+            raise damaged(store.folder, f"its life tables name group {group} and time {time}")
+        table[group, :, time] = counts
     return tables
 
 

@@ -15,6 +15,7 @@ from equipoise.data.samples import Samples
 from equipoise.method import Method, Served
 from equipoise.metrics import Metric, Statistic, parameter_distances, registry
 from equipoise.metrics.score_histograms import MEASURES
+from equipoise.metrics.survival import Baseline, breslow_baseline, hazard_curves
 from equipoise.models import Model
 from equipoise.models.group_offsets import GroupOffsets
 from equipoise.models.network import Prepared, in_unit
@@ -42,7 +43,11 @@ Rows = list[dict[str, Any]]
 
 
 def score(
-    task: Task, outputs: Tensor, y: Tensor, metrics: Iterable[str | Metric]
+    task: Task,
+    outputs: Tensor,
+    y: Tensor,
+    metrics: Iterable[str | Metric],
+    baseline: Baseline | None = None,
 ) -> dict[str, float]:
     """Return the values of metrics over some samples.
 
@@ -54,6 +59,7 @@ def score(
         outputs: The outputs of the model.
         y: The truth.
         metrics: The metrics, or their names.
+        baseline: The baseline of a Cox model; without it, metrics of survival curves have no value.
     """
     if not len(y):
         return {}
@@ -64,9 +70,20 @@ def score(
         for metric in metrics:
             if isinstance(metric, str):
                 metric = registry.find(metric, task)
-            values[metric.name] = metric(*_in_unit(task, metric, outputs, y))
+            values[metric.name] = _value(task, metric, outputs, y, baseline)
     diverged = not bool(torch.isfinite(outputs).all())
     return {name: value for name, value in values.items() if diverged or not np.isnan(value)}
+
+
+def _value(
+    task: Task, metric: Metric, outputs: Tensor, y: Tensor, baseline: Baseline | None
+) -> float:
+    values, truth = _in_unit(task, metric, outputs, y)
+    if not metric.of_curves:
+        return metric(values, truth)
+    if task.outputs > 1:
+        return metric(hazard_curves(values, task.scale), truth)
+    return metric(baseline.curves(values), truth) if baseline is not None else float("nan")
 
 
 def clinical_values(
@@ -100,11 +117,16 @@ def score_batches(task: Task, batches: Batches, metrics: Sequence[Metric]) -> di
 
 
 def _in_unit(task: Task, metric: Metric, outputs: Tensor, y: Tensor) -> tuple[Array, Array]:
-    """Return outputs and truth in the target's own unit; the loss has that of training."""
+    """Return outputs and truth in the target's own unit; the loss has that of training.
+
+    Outputs of survival models have no unit: they are log risks or logits.
+    """
     values = outputs.double().numpy()
     truth = y.double().numpy()
     if task.classifies or metric.name == "loss":
         return values, truth
+    if task.survives:
+        return values, truth * task.scale
     return values * task.scale + task.centre, truth * task.scale + task.centre
 
 
@@ -188,11 +210,23 @@ def _rows(
     else:
         if outputs is None:
             outputs = outputs_of(client, model, samples)
-        values = score(client.task, outputs, samples.y, resolved)
+        baseline = _baseline(client, model) if any(one.of_curves for one in resolved) else None
+        values = score(client.task, outputs, samples.y, resolved, baseline)
     return [
         {"model": name, "split": split, "metric": metric, "value": value}
         for metric, value in values.items()
     ]
+
+
+def _baseline(client: Client, model: Model) -> Baseline | None:
+    """Return the baseline of a Cox model, from the client's own training data."""
+    if not client.task.survives or client.task.outputs > 1:
+        return None
+    outputs = client.predict(model)
+    if not len(outputs) or not bool(torch.isfinite(outputs).all()):
+        return None
+    times = client.train.y.double().numpy() * client.task.scale
+    return breslow_baseline(outputs.double().numpy(), times)
 
 
 def _batches(client: Client, model: Model, samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
@@ -238,9 +272,9 @@ def _evaluate_models(
             if outputs is not None:
                 histogram = client_histograms.of(client.task, outputs, y, name)
                 counts |= histogram
-                if histogram:
+                if histogram and client.task.classifies:
                     clinical[name] = clinical_values(client.task, outputs, y, request.metrics)
-                if histogram and cells:
+                if histogram and cells and client.task.classifies:
                     groups.cells = [[cell.column, cell.group] for cell in cells]
                     groups.tables[name] = group_histograms.counted(outputs, y, cells)
         if request.ending and split == "test" and client.task.classifies:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.metrics import score_histograms
+from equipoise.metrics import life_tables, score_histograms
 from equipoise.metrics.performance import softmax
 from equipoise.task import Task
 
@@ -26,7 +26,7 @@ def allowed() -> bool:
 
 
 def of(task: Task, outputs: Tensor, y: Tensor, model: str) -> dict[str, Tensor]:
-    """Return the histogram of a model's scores, by its name.
+    """Return the histogram of a model's scores, by its name; in survival analysis a life table.
 
     There is none for few samples, many classes, regression, or a model that has diverged.
 
@@ -36,9 +36,12 @@ def of(task: Task, outputs: Tensor, y: Tensor, model: str) -> dict[str, Tensor]:
         y: The truth.
         model: The name of the model.
     """
-    if not task.classifies or not 2 <= task.outputs <= MOST_CLASSES:
-        return {}
     if len(y) < FEWEST or not bool(torch.isfinite(outputs).all()):
+        return {}
+    if task.survives:
+        table = life_tables.counted(outputs.double().numpy(), y.double().numpy())
+        return {model: torch.from_numpy(table.astype(np.int32))}
+    if not task.classifies or not 2 <= task.outputs <= MOST_CLASSES:
         return {}
     scores = softmax(outputs.double().numpy())
     counts = score_histograms.counted(scores, y.numpy())
@@ -67,8 +70,13 @@ def majority(y: Tensor) -> float:
 def fault(table: Any, task: Task) -> str | None:
     """Return the fault in a histogram that a client sent; None if there is none."""
     counts = table.numpy() if isinstance(table, Tensor) else table
-    wrong = score_histograms.fault(counts, task.outputs)
-    if wrong is None and score_histograms.total(counts) < FEWEST:
+    if task.survives:
+        wrong = life_tables.fault(counts)
+        samples = 0 if wrong else life_tables.total(counts)
+    else:
+        wrong = score_histograms.fault(counts, task.outputs)
+        samples = 0 if wrong else score_histograms.total(counts)
+    if wrong is None and samples < FEWEST:
         return f"expected {FEWEST} samples or more"
     return wrong
 
@@ -76,13 +84,18 @@ def fault(table: Any, task: Task) -> str | None:
 def rows(
     client: str, model: str, split: str, table: Tensor
 ) -> list[tuple[str, str, str, int, int, int, int, int, int, int]]:
-    """Return a histogram as rows of the store, one per class and bin that has samples."""
+    """Return a histogram as rows of the store, one per class and bin that has samples.
+
+    Of a life table, the class is the risk group, positives are events and negatives censored.
+    """
     return bins_of((client, model, split), table)
 
 
 def bins_of(key: tuple[str, ...], table: Tensor) -> list[Any]:
     """Return the bins of a histogram as rows of the store that begin with a key."""
     counts = table.numpy().astype(np.int64)
+    if counts.shape[1] == 2:
+        counts = np.concatenate([counts, np.zeros_like(counts)], axis=1)
     bins = counts.shape[-1]
     rows = []
     for label, score in np.argwhere(counts[:, :2].any(1)):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-import torch.nn.functional as F
 from pydantic import (
     ConfigDict,
     Field,
@@ -16,7 +15,7 @@ from pydantic import (
 )
 from torch import Tensor
 
-from equipoise.losses.registry import DEFAULT, LOSSES, REGISTRY, resolve, squared_error
+from equipoise.losses.registry import DEFAULT, LOSSES, REGISTRY, default_of, resolve
 from equipoise.task import Task
 from equipoise.validation.imports import permission
 from equipoise.validation.registry import import_name, plain_function
@@ -52,7 +51,8 @@ class Training(Settings):
     loss: Any = Field(
         DEFAULT,
         description="a loss's name, or a mapping with its name and options, or a function of "
-        "outputs and targets; default: cross-entropy, or squared error in regression",
+        "outputs and targets; default: cross-entropy, squared error in regression, Cox or "
+        "logistic hazard in survival analysis",
     )
     focal_gamma: float = Field(2.0, ge=0, description="of the loss focal")
 
@@ -84,7 +84,7 @@ class Training(Settings):
         # Focal loss in regression is refused for new runs; runs of older versions used the
         # squared error in its place.
         if loss is LOSSES[DEFAULT] or not loss.fits(task):
-            return F.cross_entropy if task.classifies else squared_error
+            return default_of(task)
         if loss is LOSSES["focal"]:
             options = {"gamma": self.focal_gamma, **options}
         return partial(loss.function, **options)

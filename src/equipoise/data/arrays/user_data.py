@@ -23,6 +23,7 @@ from equipoise.data.dataset import Column, Dataset
 from equipoise.data.tables.csv_files import cells_as_text
 from equipoise.data.tables.finding_text import codings
 from equipoise.data.tables.label_findings import count_classes, split_classes
+from equipoise.metrics.survival import signed_times
 from equipoise.task import Task
 from equipoise.validation.names import quoted
 
@@ -48,13 +49,14 @@ def from_arrays(
         x: The inputs. uint8 arrays are images, (n, height, width), (n, height, width, channels) or
             (n, channels, height, width). Others become float32 without scaling, with the channels
             of images first.
-        y: The labels. Integers and text are classes, fractions are numbers to predict.
+        y: The labels. Integers and text are classes, fractions are numbers to predict. With kind
+            `survival`, rows of time and event (1 for an event, 0 for censoring).
         name: The name of the data set.
         sites: The site of each sample.
         part: The official split of each sample: 0 train, 1 validation, 2 test.
         columns: The columns of a table, whose gaps are filled and whose numbers are scaled.
         scaled: True to treat rows of numbers as a table without naming its columns.
-        kind: `classification` or `regression`, in place of what the labels look like.
+        kind: `classification`, `regression` or `survival`, in place of what the labels look like.
         class_names: The names of the classes, in the order of their codes.
         attributes: Columns that are no inputs, with one cell per sample, by name; samples can be
             grouped by them (`data.groups`).
@@ -68,8 +70,14 @@ def from_arrays(
     """
     x = np.asarray(x)
     inputs = _inputs(name, x)
-    labels, names = _labels(_one_label_each(name, np.asarray(y), len(x)), kind, tuple(class_names))
     shape = tuple(inputs.shape[1:])
+    if kind == "survival":
+        labels = survival_targets(name, np.asarray(y), len(x)).astype(np.float32)
+        task = Task("survival", shape, 1)
+    else:
+        single = _one_label_each(name, np.asarray(y), len(x))
+        labels, names = _labels(single, kind, tuple(class_names))
+        task = _task(name, shape, labels, names)
     if scaled and inputs.ndim != 2:
         raise ValueError(
             f"data set {name}: scaled=True is for rows of numbers, got samples of shape {shape}"
@@ -83,7 +91,7 @@ def from_arrays(
         name,
         inputs,
         torch.tensor(labels),
-        _task(name, shape, labels, names),
+        task,
         part=part,
         site=site,
         site_names=site_names,
@@ -121,6 +129,40 @@ def _one_label_each(name: str, y: np.ndarray, samples: int) -> np.ndarray:
             f"got {samples} samples and labels of shape {y.shape}"
         )
     return y
+
+
+def survival_targets(name: str, y: np.ndarray, samples: int) -> np.ndarray:
+    """Return times that are negative where censored, from rows of time and event.
+
+    A vector is taken as such times already.
+
+    Args:
+        name: The name of the data set.
+        y: The rows (samples, 2), or the vector.
+        samples: The number of samples.
+
+    Raises:
+        ValueError: If rows have another form, a time is negative, or an event is not 0 or 1.
+    """
+    if y.ndim == 1 and len(y) == samples and y.dtype.kind in "fiu":
+        return y.astype(np.float64)
+    if y.shape != (samples, 2) or y.dtype.kind not in "fiub":
+        raise ValueError(
+            f"data set {name}: expected a time and an event for each of {samples} samples, "
+            f"got {y.dtype} of shape {y.shape}"
+        )
+    time, event = y[:, 0].astype(np.float64), y[:, 1]
+    if not bool((time >= 0).all()):
+        raise ValueError(
+            f"data set {name}: expected times from 0 on, got {time[~(time >= 0)][0]}; "
+            "leave out such samples"
+        )
+    if not bool(np.isin(event, (0, 1)).all()):
+        wrong = event[~np.isin(event, (0, 1))][0]
+        raise ValueError(
+            f"data set {name}: expected events of 1 (event) or 0 (censored), got {wrong}"
+        )
+    return signed_times(time, event)
 
 
 def _task(
@@ -178,7 +220,10 @@ def from_sites(sites: Mapping[str, tuple[Any, Any]], **options: Any) -> Dataset:
         )
     inputs = {name: np.asarray(x) for name, (x, _) in sites.items()}
     check_sites(inputs)
-    labels = {name: np.asarray(y).reshape(-1) for name, (_, y) in sites.items()}
+    labels = {name: np.asarray(y) for name, (_, y) in sites.items()}
+    if options.get("kind") == "survival":
+        labels = {name: survival_targets(name, y, len(inputs[name])) for name, y in labels.items()}
+    labels = {name: y.reshape(-1) for name, y in labels.items()}
     owners: list[str] = []
     for name, x in inputs.items():
         owners += [name] * len(x)

@@ -18,7 +18,8 @@ class SiteReport:
         rows: How many rows it has.
         test: How many of them a run would use for testing, if that is known.
         classes: Rows per class.
-        target: In regression, the mean, lowest and highest number to predict.
+        target: In regression, the mean, lowest and highest number to predict. In survival analysis,
+            the number of events, the median and the longest time.
     """
 
     name: str
@@ -51,7 +52,7 @@ class DataReport:
 
     Attributes:
         name: The data set.
-        task: `classification` or `regression`.
+        task: The kind of task.
         label: The label column of a table.
         guessed: True if the label column was recognised by its name.
         sites: The sites.

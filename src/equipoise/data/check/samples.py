@@ -14,6 +14,7 @@ from equipoise.data.check.warnings import warnings_on_sites
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.tables.schema_inference import full_schema, with_schema
+from equipoise.metrics.survival import time_and_event
 
 
 def report_on_dataset(dataset: Dataset, config: DataConfig, alone: bool = False) -> DataReport:
@@ -24,7 +25,8 @@ def report_on_dataset(dataset: Dataset, config: DataConfig, alone: bool = False)
         config: The data section.
         alone: True if this is one site of several, and the others are elsewhere.
     """
-    dataset = with_schema(dataset.as_task(config.task), config.schema)
+    dataset = dataset.as_task(config.task).with_intervals(config.intervals)
+    dataset = with_schema(dataset, config.schema)
     schema = full_schema(dataset)
     sites = report_on_sites(dataset, config)
     x = dataset.x.numpy()
@@ -62,7 +64,8 @@ def report_on_sites(dataset: Dataset, config: DataConfig) -> tuple[SiteReport, .
         if dataset.task.classifies:
             report = report_on_classes(name, _count_classes(dataset, y), config)
         else:
-            report = SiteReport(name, len(y), count_test_rows(len(y), config), {}, _target_range(y))
+            target = _survival_range(y) if dataset.task.survives else _target_range(y)
+            report = SiteReport(name, len(y), count_test_rows(len(y), config), {}, target)
         reports.append(report)
     return tuple(reports)
 
@@ -77,6 +80,17 @@ def _target_range(y: np.ndarray) -> dict[str, float]:
     if not len(y):
         return {}
     return {"mean": float(y.mean()), "lowest": float(y.min()), "highest": float(y.max())}
+
+
+def _survival_range(y: np.ndarray) -> dict[str, float]:
+    time, event = time_and_event(y)
+    if not len(y):
+        return {}
+    return {
+        "events": float(event.sum()),
+        "median time": float(np.median(time)),
+        "longest time": float(time.max()),
+    }
 
 
 def report_on_classes(name: str, classes: Mapping[str, int], config: DataConfig) -> SiteReport:

@@ -24,15 +24,15 @@ from equipoise.data.schema import Schema
 from equipoise.data.tables.csv_files import cells_as_text
 from equipoise.data.tables.repairs import Table
 from equipoise.data.tables.schema_inference import infer_schema
-from equipoise.data.tables.sites import Sites, read_sites, row_count
+from equipoise.data.tables.sites import Sites, row_count
 from equipoise.data.tables.table_dataset import (
     LABELS,
     chosen_label,
-    dataset_from_sites,
     interpret_tables,
     join_cells,
 )
 from equipoise.data.tables.table_findings import find_in_tables
+from equipoise.data.tables.user_tables import dataset_of_tables, read_user_tables
 
 
 def report_on_tables(path: Path, config: DataConfig, own_site: str | None = None) -> DataReport:
@@ -46,12 +46,9 @@ def report_on_tables(path: Path, config: DataConfig, own_site: str | None = None
     Raises:
         ValueError: If no table can be read, or arrays do not fit together.
     """
-    names = (*([config.label] if config.label else []), *config.categorical)
-    sites = read_sites(path, config.site, config.schema, names, own_site)
+    sites = read_user_tables(path, config, own_site)
     try:
-        dataset = dataset_from_sites(
-            sites, config.label, config.categorical, config.task, config.schema
-        )
+        dataset = dataset_of_tables(sites, config)
     except ValueError as error:
         if sites.arrays:  # they have no columns to report on
             raise
@@ -87,7 +84,7 @@ def report_on_read_tables(
     ]
     return DataReport(
         name=sites.path.stem,
-        task="classification" if schema.classes else "regression",
+        task=dataset.task.kind,
         label=schema.label,
         guessed=_label_is_guessed(config),
         sites=site_reports,
@@ -133,7 +130,7 @@ def _report_on_problems(sites: Sites, config: DataConfig, problems: Sequence[str
 
 def _label_is_guessed(config: DataConfig) -> bool:
     """Return True if neither the user nor the schema named the label column."""
-    return config.label is None and (config.schema is None or config.schema.label is None)
+    return config.label_column is None and (config.schema is None or config.schema.label is None)
 
 
 def _dialects(sites: Sites) -> dict[str, str]:
@@ -152,7 +149,7 @@ def _common_columns(sites: Sites) -> list[str]:
 
 def _label_among(columns: Sequence[str], sites: Sites, config: DataConfig) -> str | None:
     """Return the label column if it is among these columns."""
-    chosen = chosen_label(sites, config.label, config.schema or Schema())
+    chosen = chosen_label(sites, config.label_column, config.schema or Schema())
     for name in (chosen, *LABELS):
         if name in columns:
             return name
@@ -195,7 +192,7 @@ def _findings(sites: Sites, config: DataConfig) -> tuple[Finding, ...]:
     """
     schema = config.schema or Schema()
     chosen = {column.name for column in schema.columns} | set(config.categorical)
-    label = chosen_label(sites, config.label, schema)
+    label = chosen_label(sites, config.label_column, schema)
     findings = find_in_tables(sites, label, config.task or schema.predicts, chosen)
     if schema.columns:
         used = {column.name for column in schema.inputs} | ({label} if label else set(LABELS))

@@ -38,6 +38,7 @@ def warnings_on_sites(
         )
     else:
         warnings += _warnings_on_lacking_classes(sites, classes)
+    warnings += _warnings_on_events(sites)
     few = [site for site in sites if site.test is not None and site.test < FEW_TESTS]
     if few:
         shown = some(f"{site.name} ({site.test})" for site in few)
@@ -47,6 +48,18 @@ def warnings_on_sites(
             "or use several seeds (equipoise compare --seeds 1-5)"
         )
     return warnings
+
+
+def _warnings_on_events(sites: Sequence[SiteReport]) -> list[str]:
+    """Return a warning if sites have no event, from which a survival model learns nothing."""
+    lacking = [site.name for site in sites if site.target.get("events") == 0]
+    if not lacking:
+        return []
+    noun = "site" if len(lacking) == 1 else "sites"
+    return [
+        f"no event in the {noun} {some(map(quoted, lacking))}: the Cox loss is 0 there, and its "
+        "concordance does not exist; follow patients longer, or leave the site out"
+    ]
 
 
 def _warnings_on_lacking_classes(sites: Sequence[SiteReport], classes: Sequence[str]) -> list[str]:

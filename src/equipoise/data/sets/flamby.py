@@ -1,10 +1,13 @@
-"""Federations of FLamby: heart disease with its selection of patients, columns and split.
+"""Federations of FLamby: heart disease and breast cancer, with its patients, columns and splits.
 
 Jean Ogier du Terrail et al. FLamby: Datasets and Benchmarks for Cross-Silo Federated Learning in
 Realistic Healthcare Settings. NeurIPS 2022. https://github.com/owkin/FLamby
 """
 
 from __future__ import annotations
+
+import csv
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 from equipoise.data.dataset import TEST, TRAIN, Column, Dataset
 from equipoise.data.sets import hospitals
 from equipoise.data.sets.registered import Arrays, RegisteredSet, Remote, array_of
+from equipoise.metrics.survival import signed_times
 from equipoise.task import Task
 
 SOURCE = "https://github.com/owkin/FLamby"
@@ -26,6 +30,7 @@ HEART_FILES = {
     "processed.switzerland.data": "9a87f7577310b3917730d06ba9349e20",
     "processed.va.data": "4249d03ca7711e84f4444768c9426170",
 }
+REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")
 TRAIN_SHARE = 0.66
 SPLIT_SEED = 43
 
@@ -76,7 +81,10 @@ def _read_heart(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     Three columns with many gaps are dropped, then patients with a gap. A cholesterol of 0 stays a
     number, as in FLamby.
     """
-    inputs, labels, parts, sites = [], [], [], []
+    inputs: list[np.ndarray] = []
+    labels: list[np.ndarray] = []
+    parts: list[np.ndarray] = []
+    sites: list[np.ndarray] = []
     for number, site in enumerate(hospitals.SITES):
         raw = array_of(entry, arrays, f"x_{site}").astype(np.float32)
         is_complete = ~np.isnan(raw[:, :10]).any(axis=1)
@@ -99,6 +107,54 @@ def _read_heart(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     )
 
 
+def _prepare_tcga(files: dict[str, Path]) -> Arrays:
+    """Read FLamby's table and split; identifiers of patients are not kept."""
+    with files["train_test_split.csv"].open(newline="", encoding="utf-8") as opened:
+        parts = {row["pid"]: row["fold2"] for row in csv.DictReader(opened)}
+    with files["brca.csv"].open(newline="", encoding="utf-8") as opened:
+        header, *rows = csv.reader(opened)
+    if header[0] != "pid" or header[-2:] != ["E", "T"]:
+        raise ValueError("brca.csv: expected the columns pid, ..., E, T")
+    unknown = [row[0] for row in rows if row[0] not in parts]
+    if unknown:
+        raise ValueError(f"train_test_split.csv: {len(unknown)} patients of brca.csv are missing")
+    numbers = np.array([row[1:] for row in rows], np.float32)
+    folds = [parts[row[0]].split("_") for row in rows]  # such as train_0
+    return {
+        "x": numbers[:, :-2],
+        "event": numbers[:, -2],
+        "time": numbers[:, -1],
+        "center": np.array([int(center) for _, center in folds], np.int8),
+        "train": np.array([part == "train" for part, _ in folds]),
+        "feature_names": np.array(header[1:-2]),
+        "center_names": np.array(REGIONS),
+    }
+
+
+def _read_tcga(entry: RegisteredSet, arrays: Arrays) -> Dataset:
+    """Return the patients of six regions, with the time to death or to the last contact."""
+    x = array_of(entry, arrays, "x").astype(np.float32)
+    if x.shape[1:] != entry.shape:
+        raise ValueError(
+            f"data set {entry.name}: expected {entry.shape[0]} columns, "
+            f"got samples of shape {x.shape[1:]}"
+        )
+    target = signed_times(array_of(entry, arrays, "time"), array_of(entry, arrays, "event"))
+    names = map(str, array_of(entry, arrays, "feature_names"))
+    return Dataset(
+        entry.name,
+        torch.from_numpy(x),
+        torch.from_numpy(target.astype(np.float32)),
+        Task("survival", entry.shape, 1),
+        part=np.where(array_of(entry, arrays, "train"), TRAIN, TEST),
+        site=array_of(entry, arrays, "center").astype(np.int64),
+        site_names=REGIONS,
+        columns=tuple(Column(name) for name in names),
+        licence=entry.licence,
+        source=entry.cited,
+    )
+
+
 ENTRIES = (
     RegisteredSet(
         "flamby_heart",
@@ -113,5 +169,20 @@ ENTRIES = (
         prepare=hospitals.prepare,
         packed="uci_heart_disease",
         note="a prepared copy of uci_heart_disease can be used; set test: site for FLamby's split",
+    ),
+    RegisteredSet(
+        "tcga_brca",
+        "TCGA-BRCA as in FLamby: survival of 1,088 patients with breast cancer in six regions",
+        (39,),
+        (),
+        "248 / 63, 156 / 40, 164 / 42, 129 / 33, 129 / 33, 40 / 11",
+        "open access data of the Genomic Data Commons: no attempt to identify patients",
+        f"import-only, no published checksum was found: brca.csv and train_test_split.csv of "
+        f"{SOURCE}, flamby/datasets/fed_tcga_brca; their contents are checked",
+        _read_tcga,
+        files=("brca.csv", "train_test_split.csv"),
+        prepare=_prepare_tcga,
+        content="d92f3adf463ff6cb0e43072c8fc541bfdfbfd67d9eb0e18416528a04203a4a6b",
+        note="task survival: time in days, event is death; set test: site for FLamby's split",
     ),
 )

@@ -29,13 +29,15 @@ def read_labels(
 
     Args:
         columns: The label column of each site, as its file holds it.
-        task: `classification` or `regression`, if that is known.
+        task: The kind of task, if that is known.
         known: Class names that a schema gives; they are never gaps.
 
     Returns:
         One array per site. Gaps are NaN among numbers and empty among text.
     """
-    if task == "regression" or all(column.dtype.kind in "fiu" for column in columns.values()):
+    if task in ("regression", "survival") or all(
+        column.dtype.kind in "fiu" for column in columns.values()
+    ):
         return {site: numbers_if_all(column) for site, column in columns.items()}
     counts: Counter[str] = Counter()
     for column in columns.values():
@@ -69,7 +71,7 @@ def class_words(
 
     Args:
         counts: How many rows have each cell, over all sites.
-        task: `classification` or `regression`, if that is known.
+        task: The kind of task, if that is known.
         known: Class names that a schema gives.
 
     Returns:

@@ -23,7 +23,7 @@ from equipoise.data.schema import (
 from equipoise.data.tables.cell_numbers import is_date
 from equipoise.data.tables.csv_files import cells_as_text, is_missing
 from equipoise.data.tables.labels import label_gaps
-from equipoise.task import Task
+from equipoise.task import Task, TaskKind
 from equipoise.validation.names import nearest, quoted
 
 # Rows below which a column is not taken for an identifier, though nearly all its values differ.
@@ -65,9 +65,10 @@ def infer_schema(
     classes: tuple[str, ...] = ()
     if task == "classification" or (task is None and looks_like_classes(target)):
         classes = tuple(map(str, cells_as_text(np.unique(target))))
+    number: TaskKind = "survival" if task == "survival" else "regression"
     return Schema(
         label=label,
-        task="classification" if classes else "regression",
+        task="classification" if classes else number,
         classes=classes,
         columns=columns,
     )

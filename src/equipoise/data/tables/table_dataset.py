@@ -81,6 +81,7 @@ def dataset_from_sites(
     kind: str | None = None,
     schema: Schema | None = None,
     agreed: bool = False,
+    event: str | None = None,
     groups: Sequence[str] = (),
 ) -> Dataset:
     """Return one data set of all sites' tables, read according to a schema.
@@ -89,9 +90,10 @@ def dataset_from_sites(
         sites: The tables of all sites.
         label: The label column; none: that of the schema, or the one that is named like a label.
         categorical: Columns whose numbers are categories.
-        kind: `classification` or `regression`; none: as the schema says, or as the labels look.
+        kind: The kind of task; none: as the schema says, or as the labels look.
         schema: The schema; what it leaves open is inferred from the cells.
         agreed: True if the schema leaves nothing open, so that cells change nothing in it.
+        event: The former column of events, which `with_survival_target` joined with the times.
         groups: Columns by which samples are grouped; they need not be inputs.
 
     Raises:
@@ -113,6 +115,8 @@ def dataset_from_sites(
         problems += _unknown_class_problems(sites, joined, schema.classes)
     else:
         schema = _inferred_schema(sites, joined, categorical, kind, schema, problems)
+    if event is not None:
+        schema = schema.model_copy(update={"event": event})
     problems += _class_problems(sites, joined, schema.classes)
     if not schema.inputs and not problems:
         problems.append(_no_inputs(sites.path, schema))

@@ -108,10 +108,12 @@ def _find_in_column(
 def _find_in_target(
     columns: Columns, name: str, files: dict[str, str], task: str | None
 ) -> list[Finding]:
-    """Return findings on codes for missing labels and, in regression, on units."""
+    """Return findings on codes for missing labels and, for numbers and times, on units."""
     numbers = _numbers(columns)
     if not numbers:
         return []
+    if task == "survival":  # The sign of a time says whether it was censored.
+        numbers = {site: np.abs(cells) for site, cells in numbers.items()}
     findings = find_codes(numbers, name, files)
     if task != "classification":
         findings += find_units(numbers, name, files)
@@ -138,7 +140,7 @@ def _named_label(table: Table) -> str | None:
 
 def _target(label: str, labels: Columns, task: str | None) -> Target | None:
     """Return the label of all rows; None if it is a number that is written as text."""
-    if task == "regression":
+    if task in ("regression", "survival"):
         if any(cells.dtype.kind not in "fiu" for cells in labels.values()):
             return None
         return Target(label, np.concatenate([np.float64(cells) for cells in labels.values()]))
