@@ -59,7 +59,7 @@ def mode() -> str:
     """
     import torch  # not above: to request a mode needs no torch
 
-    if not torch.backends.mkl.is_available():
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return _NONE
     folder = Path(torch.__file__).parent / "lib"
     for library in _LIBRARIES:

@@ -245,7 +245,9 @@ class Session:
             job = job_of(self.experiment, store.meta("run") or "")
             roster, bench, method = self.open(job, store.folder, known)
             _check_data_unchanged(store, self.same_data(store, roster))
-            if from_round is not None:
+            if from_round is None:
+                _check_not_older(store, getattr(self.transport, "newest", {}))
+            else:
                 _check_states(store, self.transport, from_round, self.experiment)
                 store.go_back(from_round)
             store.sweep()
@@ -450,6 +452,18 @@ def check_resumable(
     return saved
 
 
+def is_complete(store: Store, rounds: int) -> bool:
+    """Return True if a run is finished and no client has to make or evaluate a model any more.
+
+    Args:
+        store: Its store.
+        rounds: The number of rounds of its experiment.
+    """
+    if store.meta("status") != "finished":
+        return False
+    return not store.missed(rounds) and not store.unevaluated()
+
+
 def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | None) -> None:
     """Refuse to resume a finished run.
 
@@ -459,10 +473,10 @@ def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | 
     if store.meta("status") != "finished":
         return
     if from_round is None:
-        is_complete = not store.missed(saved["rounds"]) and not store.unevaluated()
+        is_over = is_complete(store, saved["rounds"])
     else:
-        is_complete = store.flaw(store.last_round()) is None
-    if is_complete:
+        is_over = store.flaw(store.last_round()) is None
+    if is_over:
         # A kill right after the last commit leaves files that no row names.
         store.sweep()
         run = Run(store.folder)
@@ -512,6 +526,27 @@ def _check_data_unchanged(store: Store, is_unchanged: bool) -> None:
         f"the data of {store.folder} have changed since it began; bring back the original data, "
         "or run the experiment anew"
     )
+
+
+def _check_not_older(store: Store, newest: Mapping[str, int]) -> None:
+    """Refuse a store that was replaced by an old copy, while sites have states of later rounds.
+
+    Args:
+        store: The store.
+        newest: The round of the newest state of each site that keeps its states itself.
+    """
+    if store.meta("went back"):
+        return
+    last = store.last_round()
+    restarted = {client for client, _ in store.restarted()}
+    for client, number in newest.items():
+        # A site may be one round ahead: the server died before it committed the round.
+        if number > last + 1 and client not in restarted:
+            raise RunError(
+                f"{store.folder} ends with round {last}, and site {client!r} has a state of round "
+                f"{number}, so this is an old copy of the run; put back a newer copy, or let the "
+                f"site begin afresh with `equipoise network restart-client RUN {client}`"
+            )
 
 
 def _warn_of_other_products(store: Store) -> None:

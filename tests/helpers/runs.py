@@ -79,6 +79,25 @@ def same_run(first: Run | Path, second: Run | Path, disk: Path | None = None) ->
         assert files_under(run.store.files) == _files(run)
 
 
+def same_as_replay(replay: Run, run: Run, disk: Path) -> None:
+    """The same bits; the replay has other reasons why replies did not count. `disk`: where the clients' states of the run lie."""
+    assert replay.status == run.status == "finished"
+    assert_same(everything(replay), everything(run, disk))
+    for rows in (Run.table, Run.weights, _unexplained, _members):
+        assert rows(replay) == rows(run)
+
+
+def _members(run: Run) -> list[tuple[Any, ...]]:
+    return [(row["round"], row["cohort"], row["joined"], row["steps"]) for row in run.rounds()]
+
+
+def _unexplained(run: Run) -> list[dict[str, Any]]:
+    """The replies of counted attempts that did not count, without the reasons."""
+    attempts = {row["round"]: row["attempt"] for row in [*run.rounds(), *run.finish()]}
+    rows = [row for row in run.rejected() if row["attempt"] == attempts[row["round"]]]
+    return [{key: row[key] for key in ("round", "exchange", "client")} for row in rows]
+
+
 def files_under(folder: Path) -> list[str]:
     """The names of all files in a folder and its sub-folders, as the store names them."""
     return sorted(

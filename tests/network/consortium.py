@@ -88,7 +88,6 @@ def build(folder: Path, sites: Sequence[str] = ("north", "south", "west")) -> Co
     port = free_port()
     network = parties.init_network(folder / "consortium", "hearts", f"{HOST}:{port}")
     members: list[tuple[str, Kind, str]] = [
-        (HOST, "server", "consortium"),
         (LEAD, "lead", "university"),
         (MEMBER, "member", "university"),
     ]
@@ -96,15 +95,24 @@ def build(folder: Path, sites: Sequence[str] = ("north", "south", "west")) -> Co
     recording = threading.Lock()
 
     def enrolled(name: str, kind: Kind, organisation: str) -> Kit:
-        home = folder / ("server" if kind == "server" else name)
-        requested = parties.request(home, kind, name, organisation, network.name, port)
+        home = folder / name
+        requested = parties.request(home, kind, name, organisation, network.name)
         with recording:
             signed = parties.approve(network, requested.archive)
         return parties.install(home, signed, network.root)
 
+    def enrolled_server() -> None:
+        home = folder / "server"
+        requests = parties.request_server(home, HOST, port, "consortium", network.name)
+        with recording:
+            signed = [parties.approve(network, requested.archive) for requested in requests]
+        parties.install_server(home, signed, network.root)
+
     with ThreadPoolExecutor(3) as pool:
+        server = pool.submit(enrolled_server)
         kits = list(pool.map(lambda member: enrolled(*member), members))
-    assert len(kits) == 3 + len(sites)
+        server.result()
+    assert len(kits) == 2 + len(sites)
     return opened(folder, sites)
 
 

@@ -104,6 +104,7 @@ def test_nobody_may_ship_code_or_use_a_shell_and_a_lead_manages_its_own_runs_onl
             allowed = {name: value for name, value in rights.items() if value != "none"}
             expected = {"lead": ["submit_job", "manage_job", "download_job", "view"]}
             expected["member"] = ["view"]
+            expected["org_admin"] = ["submit_job", "manage_job", "view"]  # the supervisor
             assert list(allowed) == expected.get(role, [])
         assert roles["lead"]["manage_job"] == roles["lead"]["download_job"] == "n:submitter"
 

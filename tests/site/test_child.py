@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -163,6 +165,36 @@ def test_a_close_ends_the_step_of_a_child(tmp_path: Path) -> None:
     assert opened.answer(closing)["code"] == ""
     thread.join(30)
     assert codes == ["refused:ended"] and child.pid is None
+
+
+_DYING_SITE = """
+import os, sys, threading, time
+from pathlib import Path
+from equipoise.runtime.messages import Job
+from equipoise.site import SiteSettings
+from equipoise.site.child import ChildRuntime
+sys.path.insert(0, sys.argv[1])
+runtime = ChildRuntime("bo", SiteSettings(Path("bo.csv"), Path(sys.argv[2])))
+threading.Thread(target=runtime.describe, args=(Job("0" * 32, {}),), daemon=True).start()
+while runtime.pid is None:
+    time.sleep(0.01)
+time.sleep(1)
+print(runtime.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow
+def test_a_child_ends_at_once_with_the_process_of_its_site(tmp_path: Path) -> None:
+    # The child imports this in place of the library, and so is busy for a long time.
+    (tmp_path / "torch.py").write_text("import time\ntime.sleep(600)\n")
+    command = [sys.executable, "-c", _DYING_SITE, str(tmp_path), str(tmp_path / "site")]
+    site = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120)
+    child = Path("/proc", site.stdout.strip(), "stat")
+    until = time.monotonic() + 10
+    while child.exists() and ") Z " not in child.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def test_the_output_of_a_child_does_not_fill_the_disk(tmp_path: Path) -> None:

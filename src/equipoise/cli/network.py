@@ -49,7 +49,7 @@ def init(
 
 @app.command()
 def approve(
-    request: Annotated[Path, typer.Argument(help="the request of a party, NAME.request.zip")],
+    request: Annotated[list[Path], typer.Argument(help="requests of parties, NAME.request.zip")],
     folder: Annotated[Path, typer.Option(help="the folder of the consortium")] = Path("."),
     days: Annotated[
         int, typer.Option(min=1, max=3650, help="lifetime of the certificate in days")
@@ -59,18 +59,26 @@ def approve(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
-    """Approve the request of a party, after comparing its fingerprint.
+    """Approve requests of parties, after comparing their fingerprints.
 
     equipoise network approve va.request.zip --folder consortium
 
     The same request approved again renews the certificate; the key stays the same.
     """
+    from equipoise.transports.nvflare import parties
+
+    network = parties.open_network(folder)
+    for archive in request:
+        _approve(network, archive, days, replace, yes)
+
+
+def _approve(network: Network, archive: Path, days: int, replace: bool, yes: bool) -> None:
+    """Show a request, ask, and sign it."""
     from equipoise.cli import output
     from equipoise.transports.nvflare import parties
     from equipoise.transports.nvflare.certificates import read_request, read_signed
 
-    network = parties.open_network(folder)
-    received = read_request(request)
+    received = read_request(archive)
     parties.check_request(network, received, replace)
     _show(network, received)
     output.say(f"  certificate  for {days} days, until {_in_days(days)}")
@@ -78,7 +86,7 @@ def approve(
     if not yes and not typer.confirm(f"approve this {received.certificate.kind}?"):
         output.say("nothing was signed")
         raise typer.Exit(1)
-    signed = parties.approve(network, request, days, replace)
+    signed = parties.approve(network, archive, days, replace)
     ends = read_signed(signed).certificate.ends
     output.say(f"signed until {ends:%Y-%m-%d}; send {signed} back, and the party runs:", wrap=False)
     command = _install_command(received.certificate.kind)
@@ -149,6 +157,7 @@ def _show_parties(network: Network) -> None:
 
 def _show_connected(folder: Path) -> None:
     from equipoise.cli import output
+    from equipoise.cli.network_run import progress_text
     from equipoise.transports.nvflare.kits import open_kit
     from equipoise.transports.nvflare.status import network_status
 
@@ -161,5 +170,56 @@ def _show_connected(folder: Path) -> None:
         output.table(["site", "last heard"], rows)
     else:
         output.say("no site is connected")
-    for run in status.runs:
-        output.say(f"in progress: {run}", wrap=False)
+    for job, progress in status.runs.items():
+        text = f", {progress_text(progress)}" if progress else ""
+        output.say(f"in progress: {job}{text}", wrap=False)
+
+
+@app.command(name="restart-client")
+def restart_client(
+    run: Annotated[Path, typer.Argument(help="your folder of the run")],
+    name: Annotated[str, typer.Argument(help="the site that has lost its state")],
+    network: Annotated[
+        Path, typer.Option(metavar="KIT", help="the folder of your kit, as for `equipoise run`")
+    ],
+) -> None:
+    """Let a site begin a run afresh after it has lost its state (answers `no-state`).
+
+    equipoise network restart-client runs/hearts va --network ann@example.org
+
+    The run notes it: `equipoise show` mentions it, and a replay repeats it.
+    """
+    from equipoise.cli import output
+    from equipoise.transports.nvflare.jobs import open_desk
+    from equipoise.transports.nvflare.kits import open_kit
+    from equipoise.transports.nvflare.scientist import restart_client as restart
+
+    with open_desk(open_kit(network, "lead")) as desk:
+        submitted = restart(desk, run, name)
+    output.say(f"{name} begins afresh with the next round, in job {submitted.job}", wrap=False)
+    output.say("follow the run:")
+    output.say(f"  equipoise resume {run} --network {network}", wrap=False)
+
+
+@app.command()
+def backup(
+    run: Annotated[Path, typer.Argument(help="the folder of a run, at the server KIT/runs/RUN")],
+    out: Annotated[
+        Path | None, typer.Option(help="a new folder; named by run and time by default")
+    ] = None,
+) -> None:
+    """Copy a run at the server, also while it is in progress.
+
+    equipoise network backup server/runs/0123456789abcdef0123456789abcdef
+
+    To restore it, put the folder back while no job of the run is in progress, and resume the run.
+    """
+    from datetime import UTC, datetime
+
+    from equipoise.cli import output
+    from equipoise.storage.backup import back_up
+
+    now = datetime.now(UTC)
+    target = out or run.absolute().with_name(f"{run.name}.{now:%Y%m%dT%H%M%S}.backup")
+    number = back_up(run, target)
+    output.say(f"round {number} of the run is in {target}", wrap=False)

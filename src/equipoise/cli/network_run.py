@@ -146,7 +146,7 @@ def _desk(kit: Path | None) -> Iterator[Desk]:
 
 def _followed(desk: Desk, run: NetworkRun, quiet: bool) -> Run | None:
     """Follow a run to its end; the first Ctrl-C leaves it in progress, a second one aborts it."""
-    from equipoise.transports.nvflare.scientist import fetch, watch_until_end
+    from equipoise.transports.nvflare.scientist import abort, watch_until_end
 
     try:
         with _display(quiet) as show:
@@ -159,9 +159,7 @@ def _followed(desk: Desk, run: NetworkRun, quiet: bool) -> Run | None:
             )
             return None
         _say("aborting the run; its last round is kept")
-        desk.abort(run.job)
-        desk.wait_until_end(run.job)
-        outcome = fetch(desk, run)
+        outcome = abort(desk, run)
     return _result(run, outcome, desk.kit.folder)
 
 
@@ -243,6 +241,8 @@ def _steady_text(progress: Mapping[str, Any], with_sites: bool = True) -> str:
     """Return what changes once a round: the round, the last evaluation, sites that are away."""
     if progress.get("status") == "opening":
         return "sites prepare their data"
+    if progress.get("status") == "waiting":
+        return "the server is about to continue the run"
     text = f"round {progress.get('round')} of {progress.get('rounds')}"
     if progress.get("ending"):
         text = "after the last round"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from equipoise.transports.nvflare.kits import Kind, Kit
+    from equipoise.transports.nvflare.parties import Requested
 
 NetworkName = Annotated[
     str, typer.Option("--network", help="the name of the network, from the consortium")
@@ -22,6 +23,9 @@ Signed = Annotated[Path, typer.Argument(help="the answer of the consortium, NAME
 Fingerprint = Annotated[
     str, typer.Option(help="of the network's root certificate, as the consortium read it to you")
 ]
+Unit = Annotated[
+    bool, typer.Option("--unit", help="print a unit of systemd that runs this, and start nothing")
+]
 KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="the folder of the party")]
 
 
@@ -29,19 +33,35 @@ def request(
     folder: Path, kind: Kind, name: str, organisation: str, network: str, port: int = 0
 ) -> None:
     """Make a request for a certificate and print what to do with it."""
-    from equipoise.cli import output
     from equipoise.transports.nvflare import parties
     from equipoise.transports.nvflare.kits import command_of
 
     requested = parties.request(folder, kind, name, organisation, network, port)
-    command = command_of(kind)
-    output.say(f"the private key of {name} is in {folder} and never leaves it", wrap=False)
-    output.say("send this file to the consortium:")
-    output.say(f"  {requested.archive}", wrap=False)
+    show_requests(command_of(kind), requested)
+
+
+def show_requests(command: str, *requests: Requested) -> None:
+    """Print what to do with requests for certificates.
+
+    Args:
+        command: The command of the party.
+        *requests: The requests of the party.
+    """
+    from equipoise.cli import output
+
+    for requested in requests:
+        name = requested.certificate.name
+        output.say(
+            f"the private key of {name} is in {requested.folder} and never leaves it", wrap=False
+        )
+    output.say(f"send {'this file' if len(requests) == 1 else 'these files'} to the consortium:")
+    for requested in requests:
+        output.say(f"  {requested.archive}", wrap=False)
     output.say("read this fingerprint to it by telephone, and write down that of the network:")
-    output.say(f"  {requested.certificate.fingerprint}", wrap=False)
+    for requested in requests:
+        output.say(f"  {requested.certificate.fingerprint}", wrap=False)
     output.say("when its answer has arrived:")
-    signed = f"{name}.signed.zip"
+    signed = " ".join(f"{requested.certificate.name}.signed.zip" for requested in requests)
     output.say(f"  equipoise {command} install {signed} --fingerprint FINGERPRINT", wrap=False)
 
 
@@ -54,18 +74,24 @@ def install(folder: Path | None, signed: Path, fingerprint: str, kinds: tuple[st
         fingerprint: The fingerprint of the root certificate.
         kinds: The kinds of party that the command is for.
     """
-    from equipoise.cli import output
     from equipoise.transports.nvflare import parties
-    from equipoise.transports.nvflare.certificates import read_certificate
 
     kit = parties.install(folder, signed, fingerprint, kinds)
+    show_installed(kit)
+    return kit
+
+
+def show_installed(kit: Kit) -> None:
+    """Print what an installed certificate allows."""
+    from equipoise.cli import output
+    from equipoise.transports.nvflare.certificates import read_certificate
+
     ends = read_certificate(kit.certificate).ends
     host, port = kit.server
     output.say(f"{kit.name} is a {kit.kind} of the network {kit.network}", wrap=False)
     output.say(f"  server       {host}:{port}", wrap=False)
     output.say(f"  certificate  until {ends:%Y-%m-%d}")
     output.say(f"  kit          {shown_folder(kit)}, locked", wrap=False)
-    return kit
 
 
 def shown_folder(kit: Kit) -> Path:
@@ -111,3 +137,31 @@ def stop(folder: Path, kind: Kind) -> None:
     kit = open_kit(folder, kind)
     stopped = processes.stop(kit)
     output.say(f"the {kind} {kit.name} {'has ended' if stopped else 'was not running'}", wrap=False)
+
+
+def show_unit(kit: Kit, options: Sequence[str] = ()) -> None:
+    """Print the unit of systemd that runs a party.
+
+    Args:
+        kit: The kit of the party.
+        options: Options of the command that starts it.
+    """
+    from equipoise.transports.nvflare.units import unit
+
+    typer.echo(unit(kit, options), nl=False)
+
+
+def show_health(folder: Path, kind: Kind) -> None:
+    """Print the health of a party on this machine, and exit with its code."""
+    from equipoise.cli import output
+    from equipoise.transports.nvflare.health import health
+    from equipoise.transports.nvflare.kits import open_kit
+
+    state = health(open_kit(folder, kind))
+    for line in state.facts:
+        output.say(line, wrap=False)
+    for line in state.problems:
+        output.say(output.styled("problem: ", "yellow"), line, wrap=False)
+    if not state.problems:
+        output.say("nothing needs attention")
+    raise typer.Exit(state.code)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from equipoise.cli import party
-from equipoise.cli.party import Fingerprint, KitFolder, NetworkName, Organisation, Signed
+from equipoise.cli.party import Fingerprint, KitFolder, NetworkName, Organisation, Unit
 
 app = typer.Typer(no_args_is_help=True, help="Enrol and run the server of a network.")
 
@@ -22,33 +22,45 @@ def request(
     organisation: Organisation,
     folder: Annotated[Path, typer.Option(help="a new folder for the server")] = Path("server"),
 ) -> None:
-    """Make the server's private key and a request for its certificate.
+    """Make private keys and requests for the certificates of the server and its supervisor.
+
+    The supervisor continues runs after a crash. It runs with the server and has few rights.
 
     equipoise server request fl.example.org:8002 --network hearts --organisation uni
     """
-    from equipoise.transports.nvflare.parties import address_of
+    from equipoise.transports.nvflare.parties import address_of, request_server
 
     host, port = address_of(address, "HOST:PORT")
-    party.request(folder, "server", host, organisation, network, port)
+    requests = request_server(folder, host, port, organisation, network)
+    party.show_requests("server", *requests)
 
 
 @app.command()
 def install(
-    signed: Signed,
+    signed: Annotated[
+        list[Path],
+        typer.Argument(
+            help="the answers of the consortium, NAME.signed.zip: of server and supervisor"
+        ),
+    ],
     fingerprint: Fingerprint,
     folder: Annotated[Path, typer.Option(help="the folder of the server")] = Path("server"),
 ) -> None:
-    """Install the signed certificate and lock the kit.
+    """Install the signed certificates and lock the kits.
 
-    equipoise server install fl.example.org.signed.zip --fingerprint SHA256:...
+    equipoise server install fl.example.org.signed.zip supervisor@hearts.internal.signed.zip
+    --fingerprint SHA256:...
     """
-    kit = party.install(folder, signed, fingerprint, ("server",))
+    from equipoise.transports.nvflare.parties import install_server
+
+    for kit in install_server(folder, signed, fingerprint):
+        party.show_installed(kit)
     party.next_step("next, on a machine with this name:", f"equipoise server start {folder}")
     party.next_step(f"sites connect to TCP port {kit.server[1]}; open it in the firewall")
 
 
 @app.command()
-def start(kit: KitFolder) -> None:
+def start(kit: KitFolder, unit: Unit = False) -> None:
     """Run the server in the foreground until Ctrl-C, or `equipoise server stop`.
 
     equipoise server start server
@@ -57,6 +69,9 @@ def start(kit: KitFolder) -> None:
     from equipoise.transports.nvflare.kits import open_kit, point_stores
 
     opened = open_kit(kit, "server")
+    if unit:
+        party.show_unit(opened)
+        return
     point_stores(opened)
     host, port = opened.server
 
@@ -72,6 +87,17 @@ def start(kit: KitFolder) -> None:
 def stop(kit: KitFolder) -> None:
     """Stop the server; runs in progress are kept and can be resumed."""
     party.stop(kit, "server")
+
+
+@app.command()
+def health(kit: KitFolder) -> None:
+    """Show whether the server runs and what needs attention, for monitoring.
+
+    The exit code is 0 if all is well, 1 if something needs attention, 2 if it does not run.
+
+    equipoise server health server
+    """
+    party.show_health(kit, "server")
 
 
 @app.command()

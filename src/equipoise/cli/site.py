@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.cli import party
-from equipoise.cli.party import Fingerprint, KitFolder, NetworkName, Organisation, Signed
+from equipoise.cli.party import Fingerprint, KitFolder, NetworkName, Organisation, Signed, Unit
 
 if TYPE_CHECKING:
     from equipoise.transports.nvflare.kits import Kit
@@ -101,6 +101,16 @@ def _start_command(kit: Path, data: str | None, schema: Path | None) -> str:
     return " ".join(words)
 
 
+def _start_options(data: str | None, schema: Path | None) -> list[str]:
+    """Return the options of `site start`, with whole paths."""
+    options = []
+    if data is not None:
+        options += ["--data", str(Path(data).absolute()) if Path(data).exists() else data]
+    if schema is not None:
+        options += ["--schema", str(schema.absolute())]
+    return options
+
+
 def _show_certificate(kit: Kit) -> None:
     from equipoise.cli import output
     from equipoise.transports.nvflare.certificates import read_certificate
@@ -126,7 +136,7 @@ def _check_data(kit: Kit, data: str | None, schema: Path | None) -> list[str]:
 
 
 @app.command()
-def start(kit: KitFolder, data: Data = None, schema: SchemaFile = None) -> None:
+def start(kit: KitFolder, data: Data = None, schema: SchemaFile = None, unit: Unit = False) -> None:
     """Take part: run the site in the foreground until Ctrl-C, or `equipoise site stop`.
 
     equipoise site start va --data va.csv --schema schema.yaml
@@ -137,6 +147,9 @@ def start(kit: KitFolder, data: Data = None, schema: SchemaFile = None) -> None:
 
     opened = open_kit(kit, "site")
     parties.check_data(opened, data, schema)
+    if unit:
+        party.show_unit(opened, _start_options(data, schema))
+        return
 
     def ready() -> None:
         host, port = opened.server
@@ -195,3 +208,14 @@ def log(
     output.say("all logs of the site:")
     for path in parties.log_files(opened):
         output.say(f"  {path}", wrap=False)
+
+
+@app.command()
+def health(kit: KitFolder) -> None:
+    """Show whether the site runs and what needs attention, for monitoring.
+
+    The exit code is 0 if all is well, 1 if something needs attention, 2 if it does not run.
+
+    equipoise site health va
+    """
+    party.show_health(kit, "site")

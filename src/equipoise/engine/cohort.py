@@ -56,6 +56,15 @@ class Clients:
             self.experiment.faults, self.experiment.training, self.experiment.seed
         )
 
+    def restart(self, number: int) -> None:
+        """Forget the states of the clients that begin a round afresh.
+
+        Args:
+            number: The round.
+        """
+        for client in self.faults.restarts(number):
+            self.committed.pop(client, None)
+
     def request(
         self,
         client: str,

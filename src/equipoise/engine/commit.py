@@ -10,9 +10,9 @@ from equipoise.engine.cohort import Clients, RoundCohort
 from equipoise.engine.reply_validation import not_finite
 from equipoise.experiment import Participation
 from equipoise.records import State
-from equipoise.runtime.messages import StateRef, state_file, state_of
+from equipoise.runtime.messages import StateRef, round_of, state_file, state_of
 from equipoise.storage.checkpoint import load_server, save_server
-from equipoise.storage.store import RunError, Store
+from equipoise.storage.store import RunError, RunStopped, Store
 from equipoise.training import Training
 
 
@@ -42,12 +42,24 @@ def restored(store: Store, clients: Clients) -> State:
         client: StateRef(state_of(file.path.name), file.bytes, file.digest)
         for client, file in saved.items()
     }
+    for client, number in _restarts(store, clients):
+        state = clients.committed.get(client)
+        if state is not None and round_of(state.name) < number:
+            del clients.committed[client]
     joined = store.rows(
         "select joined from rounds where round between 1 and ? order by round",
         [clients.server.rounds],
     )
     clients.server.joined = [json.loads(row["joined"]) for row in joined]
     return load_server(store)
+
+
+def _restarts(store: Store, clients: Clients) -> list[tuple[str, int]]:
+    """Return the clients that have begun afresh, with the round: by order, or by a script."""
+    restarts = store.restarted()
+    for number in range(1, store.last_round() + 1):
+        restarts += [(client, number) for client in clients.faults.restarts(number)]
+    return restarts
 
 
 def commit(store: Store, state: State, cohort: RoundCohort, keep: int, last: bool) -> State:
@@ -111,11 +123,13 @@ def round_failed(
         rejected: The replies that did not count: attempt, exchange, client, reason.
         reason: The reason why the last attempt was aborted.
     """
+    kind: type[RunError] = RunStopped
     remedy = f"then {store.resume_command()}"
     advice = f"lower participation.floor, raise participation.tries, or ask more clients; {remedy}"
     for refused_in, _, client, refusal in rejected:
         if refused_in == attempt:
             if "not finite" in refusal:
+                kind = RunError  # the same numbers would come again
                 remedy = (
                     "the training seems to have diverged: lower training.lr "
                     "or set training.clip=1, and run anew"
@@ -125,7 +139,7 @@ def round_failed(
                 f"of client {client!r}: {refusal}; {remedy}"
             )
             break
-    return RunError(
+    return kind(
         f"round {number} was given up {settings.tries} times: {reason}, "
         f"{settings.floor} needed; {advice}"
     )

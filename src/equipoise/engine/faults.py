@@ -45,6 +45,14 @@ class FaultPlan:
         """Return True if the worker process that executes this client's request shall die."""
         return "kill" in self._scripted(round, attempt, exchange, client)
 
+    def restarts(self, round: int) -> list[str]:
+        """Return the clients that begin a round without their states."""
+        return [
+            fault.client
+            for fault in self.faults.script
+            if fault.kind == "restart" and fault.round == round
+        ]
+
     def missing(
         self, round: int, attempt: int, exchange: int, client: str, samples: int
     ) -> tuple[str | None, float]:

@@ -20,7 +20,7 @@ from equipoise.metrics import registry
 from equipoise.records import State
 from equipoise.runtime.states import NOT_HERE
 from equipoise.server import Server, ServerData
-from equipoise.storage.store import RoundRecord, RunError, Store
+from equipoise.storage.store import RoundRecord, RunError, RunStopped, Store
 from equipoise.training.workbench import Workbench
 from equipoise.transports.base import Monitor, Transport
 
@@ -101,7 +101,7 @@ class Loop:
             try:
                 state = self.method.setup(self.server, state, everyone.restricted_view())
             except RoundAborted as reason:
-                raise RunError(
+                raise RunStopped(
                     f"{self.method.title} could not be set up before round 1: {reason}; "
                     f"when all are there, {self.store.resume_command()}"
                 ) from None
@@ -109,6 +109,7 @@ class Loop:
 
     def _round(self, number: int, state: State) -> State:
         self.server.round = number
+        self.clients.restart(number)
         settings = self.experiment.participation
         rejected: list[tuple[int, int, str, str]] = []
         # Clients that left in an exchange that needs all: the round is repeated without them.
@@ -141,12 +142,13 @@ class Loop:
         """
         self.server.round = number
         self.server.attempt = 0
+        self.clients.restart(number)
         cohort = RoundCohort(self.clients, ids, RoundRecord(number, 0, list(ids), [], finish=True))
         try:
             with self.bench.lending():
                 new = self.method.finish(self.server, state, cohort.restricted_view())
         except RoundAborted as reason:
-            raise RunError(
+            raise RunStopped(
                 f"{self.method.title} could not be finished after the last round: {reason}; "
                 f"{self.store.resume_command()} asks again"
             ) from None
@@ -172,7 +174,7 @@ class Loop:
         cohort = RoundCohort(self.clients, [], record)
         self._evaluate(state, cohort, clients)
         if len(record.rejected) == len(clients):
-            raise RunError(
+            raise RunStopped(
                 f"{some(map(repr, clients))} did not evaluate: {record.rejected[0][3]}; "
                 f"{self.store.resume_command()} asks again"
             )

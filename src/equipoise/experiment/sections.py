@@ -85,7 +85,9 @@ class Fault(Section):
 
     round: int = Field(ge=1)
     client: str
-    kind: Literal["drop", "nan", "shape", "names", "kill"]
+    kind: Literal["drop", "nan", "shape", "names", "kill", "restart"] = Field(
+        description="restart: the client begins the round without its state"
+    )
     exchange: int = Field(1, ge=0, description="of the round's exchanges; 0: its evaluation")
     attempt: int = Field(0, ge=0, description="at the round")
 

@@ -392,7 +392,7 @@ class _Reader:
         models = {}
         for name in names:
             models[name] = self._model(name, measured, histograms[name])
-        facts = run.store.meta("facts") or {}
+        facts = _with_restarts(run.store.meta("facts") or {}, run.store.restarted())
         return RunResult(
             folder=run.folder,
             config=run.config,
@@ -640,6 +640,16 @@ class _Reader:
             return {}
         weighted = [shares for shares in by_round.values() if sum(shares.values()) > 0]
         return weights_received(weighted, self.run.clients)
+
+
+def _with_restarts(
+    facts: Mapping[str, Any], restarted: Sequence[tuple[str, int]]
+) -> Mapping[str, Any]:
+    """Return facts with a note on each client that began afresh."""
+    notes = list(facts.get("notes", []))
+    for client, number in restarted:
+        notes.append(f"client {client!r} had lost its state and began afresh in round {number}")
+    return {**facts, "notes": notes} if restarted else facts
 
 
 def _groups(clients: Sequence[str], facts: Mapping[str, Any]) -> dict[str, str]:

@@ -241,6 +241,8 @@ class Run:
         for row in self.rounds():
             cohorts[row["round"]] = {"clients": row["cohort"], "attempt": row["attempt"]}
         lost = [*faults.get("script", ()), *self._lost_replies()]
+        for client, number in self.store.restarted():
+            lost.append({"round": max(1, number), "client": client, "kind": "restart"})
         config["participation"] = {**participation, "script": cohorts}
         config["faults"] = {**faults, "script": lost}
         config["workers"] = 0

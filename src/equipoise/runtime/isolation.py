@@ -113,7 +113,7 @@ class _Python:
         self._last: tuple[bytes, tuple[Any, ...]] = (b"", ())
 
     def _memory(self) -> bytes:
-        generator = random._inst  # type: ignore[attr-defined]
+        generator: Any = random._inst
         if _random.Random.__basicsize__ != object.__basicsize__ + _PYTHON_STATE:
             return b""  # a Python whose generator has another form
         # The second number of a pair of normal ones waits elsewhere.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from equipoise.records import CannotSave, Record, dump, parse
-from equipoise.runtime.messages import StateRef, owner, state_file
+from equipoise.runtime.messages import StateRef, owner, round_of, state_file, state_of
 from equipoise.storage.files import digest_of, names_in, sync
 from equipoise.validation.regular_files import check_regular
 
@@ -120,6 +120,14 @@ class FileStates:
             folders.append(self.folder)
         sync(folders)
         self._synced_folders.add(folder)
+
+    def newest_round(self, client: str) -> int:
+        """Return the round of the newest state of a client; -1 if there is none."""
+        rounds = [-1]
+        for file in self._files_by_owner.get(owner(client), []):
+            if file.endswith(".safetensors"):  # and no file that was being written
+                rounds.append(round_of(state_of(file.rpartition("/")[2])))
+        return max(rounds)
 
     def keep(self, client: str, names: Collection[str]) -> None:
         """Delete all states of a client but those that are named."""

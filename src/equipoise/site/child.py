@@ -29,8 +29,11 @@ GRACE = 5.0  # seconds beyond a step's deadline in which the child itself report
 TRIES = 2  # children that may die with one request
 _FRAME = struct.Struct("<Q")
 _LONGEST_WAIT = 1e6  # seconds of one call of a socket, which refuses timeouts of centuries
+# The input of the child ends with the process of the site, and then the child ends at once, also
+# in the middle of a step.
 _PROGRAM = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "import os, signal, sys, threading; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start(); "
     "from equipoise.site.child import main; main(int(sys.argv[1]))"
 )
 
@@ -188,7 +191,7 @@ class _Child:
                 command,
                 pass_fds=(theirs.fileno(),),
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
@@ -223,6 +226,8 @@ class _Child:
         """Kill the child."""
         self.connection.close()
         self.process.kill()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=10)
 

@@ -71,7 +71,11 @@ class Runtime(Protocol):
         ...
 
     def open(self, job: Job, folder: Path) -> Result:
-        """Begin or continue a run whose files are in a folder; return a digest of the data."""
+        """Begin or continue a run whose files are in a folder.
+
+        Returns:
+            A digest of the data, and the round of the newest state.
+        """
         ...
 
     def perform(self, request: Request, deadline: float) -> Result:
@@ -131,11 +135,13 @@ class SiteRuntime:
 
     def _opened(self, job: Job, folder: Path) -> Result:
         self._executor = self._prepared_for(job).executor
-        self._executor.states = FileStates(folder / STATES)
+        states = FileStates(folder / STATES)
+        self._executor.states = states
         self._job = job
         self._folder = folder
         digest = self._executor.roster().fingerprints[self.name]
-        return Result(entries=Record(fingerprint=digest))
+        newest = states.newest_round(self.name)
+        return Result(entries=Record(fingerprint=digest, newest=newest))
 
     def _performed(self, request: Request, deadline: float) -> Result:
         if self._executor is None or self._job is None:

@@ -49,6 +49,10 @@ class RunError(RuntimeError):
     """A run on disk that cannot be used; the message says why and what to do."""
 
 
+class RunStopped(RunError):
+    """A run that stopped at its last committed round; resuming it tries again."""
+
+
 def resume_command(folder: Path, data_at_sites: bool, options: str = "") -> str:
     """Return the command that resumes a run, for messages.
 

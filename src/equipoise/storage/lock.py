@@ -39,12 +39,17 @@ def acquire(folder: Path) -> FileLock:
 
 def is_held(folder: Path) -> bool:
     """Return True if a process holds the lock of a run; nothing is written to find out."""
-    if not (folder / LOCK).exists():
+    return is_locked(folder / LOCK)
+
+
+def is_locked(path: Path) -> bool:
+    """Return True if a process holds the lock of a file; nothing is written to find out."""
+    if not path.exists():
         return False
     if sys.platform == "win32":  # where a lock can only be tried
-        return not _can_be_had(FileLock(folder / LOCK))
+        return not _can_be_had(FileLock(path))
     try:
-        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:

@@ -25,6 +25,7 @@ from equipoise.storage.files import (
     DATABASE,
     FILES,
     RunError,
+    RunStopped,
     check_entries,
     digest,
     file_flaw,
@@ -49,7 +50,16 @@ from equipoise.storage.tables import (
 from equipoise.storage.versions import Versions
 from equipoise.validation.names import quoted
 
-__all__ = ["CONFIGURATION", "DATABASE", "FILES", "FORMAT", "RoundRecord", "RunError", "Store"]
+__all__ = [
+    "CONFIGURATION",
+    "DATABASE",
+    "FILES",
+    "FORMAT",
+    "RoundRecord",
+    "RunError",
+    "RunStopped",
+    "Store",
+]
 
 
 class Store:
@@ -276,7 +286,7 @@ class Store:
             status: The status of the run after this round.
 
         Raises:
-            RunError: If the round cannot be saved; the run stays at the round before.
+            RunStopped: If the round cannot be saved; the run stays at the round before.
         """
         number = record.round
         try:
@@ -294,7 +304,7 @@ class Store:
         except (sqlite3.OperationalError, OSError) as error:
             with suppress(sqlite3.Error):
                 self.db.execute("rollback")
-            raise RunError(
+            raise RunStopped(
                 f"round {number} could not be saved to {self.folder}: {error}; "
                 f"make room or permit writing, then {self.resume_command()}"
             ) from error
@@ -488,6 +498,31 @@ class Store:
             f"{remedy}"
         )
 
+    def restarted(self) -> list[tuple[str, int]]:
+        """Return the clients that began afresh, each with the first round without its old state."""
+        rows = self.meta("restarted") or []
+        try:
+            return [(str(client), int(number)) for client, number in rows]
+        except (TypeError, ValueError):
+            raise damaged(self.folder, f"its restarted clients are {quoted(rows)}") from None
+
+    def restart(self, client: str) -> None:
+        """Let a client begin afresh with the next round, since its state is lost.
+
+        Args:
+            client: The client.
+
+        Raises:
+            RunError: If the run has no such client.
+        """
+        clients = self.meta("clients")
+        if client not in clients:
+            raise RunError(
+                f"{self.folder} has no client {client!r}; its clients are "
+                f"{', '.join(map(repr, clients))}"
+            )
+        self.set_meta("restarted", [*self.restarted(), (client, self.last_round() + 1)])
+
     def go_back(self, number: int) -> None:
         """Make an older checkpoint the newest: later rounds leave the run, all or none.
 
@@ -515,6 +550,9 @@ class Store:
             for table in BY_ROUND:
                 self.db.execute(f"delete from {table} where round > ?", (number,))
             self.set_meta("status", "running")
+            restarted = [row for row in self.restarted() if row[1] <= number + 1]
+            self.set_meta("restarted", restarted)
+            self.set_meta("went back", True)
             self.db.execute("commit")
             self._versions.written.clear()
         except sqlite3.OperationalError as error:

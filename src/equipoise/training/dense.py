@@ -44,7 +44,7 @@ class DenseNetwork:
     def __init__(self, net: nn.Module, layers: list[nn.Linear], flattens: bool) -> None:
         self.layers = layers
         self.flattens = flattens
-        self.parameters: list[nn.Parameter] = []
+        self.parameters: list[Tensor] = []
         for layer in layers:
             self.parameters += [layer.weight, layer.bias]
         self.tensors = [parameter.detach() for parameter in self.parameters]

@@ -98,6 +98,7 @@ class Apart:
 
     Attributes:
         away: Sites that are treated as if they could not be reached.
+        newest: The round of the newest state of each site when the run was opened there.
     """
 
     keeps: Literal["server", "client"] = "client"
@@ -108,6 +109,7 @@ class Apart:
         self.sites = dict(sites)
         self.parallel = parallel
         self.away: set[str] = set()
+        self.newest: dict[str, int] = {}
         self._job: Job | None = None
         self._roster: Roster | None = None
         self._tickets: dict[str, str] = {}  # by site, of descriptions that have opened no run yet
@@ -184,6 +186,8 @@ class Apart:
             return explained(answer["code"])
         if answer.get("fingerprint") != self._roster.fingerprints[name]:
             return "its data have changed since the run began; bring back the original data"
+        if type(answer.get("newest")) is int:
+            self.newest[name] = answer["newest"]
         self._opened[name] = ticket
         return None
 

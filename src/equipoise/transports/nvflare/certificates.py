@@ -33,7 +33,13 @@ ROOT_DAYS = 3650
 DAYS = 400
 _LARGEST_ARCHIVE = 2**20  # bytes; a request and a signed certificate have a few thousand
 # Words of our kinds in FLARE's certificates.
-CERTIFICATE_TYPES = {"server": "server", "site": "client", "lead": "lead", "member": "member"}
+CERTIFICATE_TYPES = {
+    "server": "server",
+    "supervisor": "org_admin",
+    "site": "client",
+    "lead": "lead",
+    "member": "member",
+}
 _KINDS = {word: kind for kind, word in CERTIFICATE_TYPES.items()}
 
 
@@ -63,7 +69,8 @@ class Certificate:
     Attributes:
         name: The name of the party.
         organisation: Its organisation.
-        kind: "server", "site", "lead" or "member"; another word as it is in the certificate.
+        kind: "server", "supervisor", "site", "lead" or "member"; another word as it is in the
+            certificate.
         fingerprint: SHA-256 of the certificate, or of the public key in a request.
         issuer: The name of the network that signed it; empty for a request.
         begins: The time from which it is valid; None for a request.
@@ -205,7 +212,7 @@ def read_request(path: Path) -> Request:
             raise ValueError("its signature is not valid")
         certificate = _subject(request.subject, key_fingerprint(request))
         _check_announced(facts, certificate)
-    except (ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # a file of a stranger may fail in many ways
         raise _not_a_request(path, str(error)) from None
     return Request(path, network, certificate, _time(facts.get("created_at")))
 
@@ -280,7 +287,7 @@ def read_signed(path: Path) -> Signed:
             root=certificate_fingerprint(root),
             approved=_time(facts.get("approved_at")),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # a file of a stranger may fail in many ways
         raise ConfigurationError(
             f"{path}: expected a signed certificate, as `equipoise network approve` writes it; "
             f"this file is damaged ({error}); ask the consortium for another copy"
@@ -295,10 +302,11 @@ def _archive(path: Path, expected: str) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
-            if sum(info.file_size for info in infos) > _LARGEST_ARCHIVE:
-                raise ConfigurationError(f"{path}: expected {expected}; this file is too large")
+            size = sum(info.file_size for info in infos)
+            if size > _LARGEST_ARCHIVE:
+                raise ValueError(f"{size} bytes")
             return {info.filename: archive.read(info) for info in infos}
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError):
+    except Exception:  # a file of a stranger may fail in many ways
         raise ConfigurationError(f"{path}: expected {expected}; this file is none") from None
 
 

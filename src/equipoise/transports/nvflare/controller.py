@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.signal import Signal
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
 from equipoise.experiment import ConfigurationError
+from equipoise.transports.nvflare.entry import RUNS
+from equipoise.transports.nvflare.kits import SUPERVISOR_ROLE
 from equipoise.transports.nvflare.link import Link, register_arrays
 from equipoise.transports.nvflare.order import RunOrder
 from equipoise.transports.nvflare.progress import NetworkProgress
+from equipoise.transports.nvflare.run_jobs import JobFacts, RunJob
 from equipoise.transports.nvflare.server_settings import server_files
-from equipoise.transports.nvflare.serving import DELIVERED, Outcome, deliver, serve_run
+from equipoise.transports.nvflare.serving import DELIVERED, Outcome
 
 PROGRESS = "equipoise"  # the group under which FLARE's statistics of a job have the progress
-RUNS = "runs"  # the folder of runs in the folder of the server
 
 
 class RunController(Controller):  # type: ignore[misc]
@@ -43,30 +47,37 @@ class RunController(Controller):  # type: ignore[misc]
         """Run the experiment, and deliver the run; called by FLARE."""
         engine = fl_ctx.get_engine()
         workspace = engine.get_workspace()
-        runs = Path(workspace.get_root_dir()).parent / RUNS
+        folder = Path(workspace.get_root_dir()).parent
         results = Path(workspace.get_run_dir(fl_ctx.get_job_id()))
 
         def aborted() -> bool:
             return bool(abort_signal.triggered)
 
-        link = Link(self, engine.new_context, aborted)
         try:
             order = RunOrder.of(self._order)
+            files = server_files(folder)
         except ConfigurationError as error:
             Outcome("refused", str(error)).write(results)
             return
-        connections = {site: link.connection(site) for site in order.sites}
-        self._progress = NetworkProgress(link.states, _main_metric(order))
-        outcome = serve_run(
-            order,
-            runs,
+        facts = _job_facts(fl_ctx, results)
+        job = RunJob(order, facts, folder / RUNS, aborted)
+        link = Link(self, engine.new_context, aborted, on_change=job.note)
+        connections = {
+            site: link.connection(site, is_in_job=site in facts.sites) for site in order.sites
+        }
+
+        def states() -> dict[str, str]:
+            left_out = {site: f"left out: {reason}" for site, reason in job.left_out.items()}
+            return link.states() | left_out
+
+        self._progress = NetworkProgress(states, _main_metric(order))
+        outcome = job.carry_out(
             connections,
             self._progress,
-            aborted,
-            server_files(runs.parent),
+            results / DELIVERED,
+            files,
             lambda text: self.log_error(fl_ctx, text, fire_event=False),
         )
-        deliver(runs / order.run, results / DELIVERED)
         outcome.write(results)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -76,6 +87,23 @@ class RunController(Controller):  # type: ignore[misc]
         collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
         if isinstance(collector, GroupInfoCollector):
             collector.set_info(PROGRESS, self._progress.snapshot())
+
+
+def _job_facts(fl_ctx: FLContext, folder: Path) -> JobFacts:
+    """Return the facts about a job, which FLARE's server wrote when it was submitted.
+
+    Args:
+        fl_ctx: FLARE's context.
+        folder: The folder of the job.
+    """
+    meta = json.loads((folder / "meta.json").read_bytes())
+    sites = tuple(client.name for client in fl_ctx.get_engine().get_clients())
+    return JobFacts(
+        job=fl_ctx.get_job_id(),
+        submitter=str(meta[JobMetaKey.SUBMITTER_NAME.value]),
+        is_continuation=meta[JobMetaKey.SUBMITTER_ROLE.value] == SUPERVISOR_ROLE,
+        sites=sites,
+    )
 
 
 def _main_metric(order: RunOrder) -> str | None:

@@ -9,7 +9,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from equipoise.experiment import ConfigurationError
 from equipoise.storage.files import DATABASE
 from equipoise.transports.nvflare.controller import PROGRESS
+from equipoise.transports.nvflare.job_states import MISSING, has_ended
 from equipoise.transports.nvflare.kits import CONTROLLER, EXECUTOR, Kit
 from equipoise.transports.nvflare.link import TASK
 from equipoise.transports.nvflare.order import RunOrder
@@ -36,26 +37,31 @@ from equipoise.transports.nvflare.serving import DELIVERED, OUTCOME, Outcome, pl
 
 ANSWER_DEADLINE = 10.0  # seconds for the server to answer
 _FETCH_INTERVAL = 0.05  # seconds between two questions of a site for a task
-_POLL = 1.0  # seconds between two looks at the progress
+_POLL = 1.0  # seconds between two looks at a job
 _END_DEADLINE = 120.0  # seconds for FLARE to store the result of a job that has ended
-_ENDED = "FINISHED:"  # how FLARE's states of a job that has ended begin
 
 
-def write_job(folder: Path, order: RunOrder) -> None:
+def job_name(run: str, action: str = "run") -> str:
+    """Return the name of all FLARE jobs of a run that carry out an action."""
+    return f"equipoise-{action}-{run}"
+
+
+def write_job(folder: Path, order: RunOrder, sites: Sequence[str] = ()) -> None:
     """Write the definition of a FLARE job that carries out an order.
 
     Args:
         folder: The folder of the definition, which must not exist.
         order: The order.
+        sites: The sites that are in the job; all of the order by default.
     """
     config = folder / "app" / "config"
     config.mkdir(parents=True)
     meta = {
-        "name": f"equipoise-{order.run}",
+        "name": job_name(order.run, order.action),
         "resource_spec": {},
         # A site that is away must not keep the others from beginning.
         "min_clients": 1,
-        "deploy_map": {"app": ["server", *order.sites]},
+        "deploy_map": {"app": ["server", *(sites or order.sites)]},
     }
     server = {
         "format_version": 2,
@@ -73,9 +79,24 @@ def write_job(folder: Path, order: RunOrder) -> None:
     (config / "config_fed_client.json").write_text(json.dumps(site))
 
 
+@dataclass(frozen=True)
+class JobStatus:
+    """A job at the server.
+
+    Attributes:
+        job: Its identifier.
+        state: FLARE's state of it.
+        submitter: The person who submitted it.
+    """
+
+    job: str
+    state: str
+    submitter: str
+
+
 @dataclass
 class Desk:
-    """The connection of a scientist to the server; see `open_desk`."""
+    """The connection of a scientist or of the supervisor to the server; see `open_desk`."""
 
     kit: Kit
     session: Session
@@ -86,25 +107,51 @@ class Desk:
             info = self.session.get_system_info()
         return sorted(client.name for client in info.client_info)
 
-    def submit(self, order: RunOrder) -> str:
-        """Submit the job of an order; return its identifier."""
+    def heard(self) -> dict[str, float]:
+        """Return the time at which each connected site was last heard."""
+        with _explained(self.kit):
+            info = self.session.get_system_info()
+        return {client.name: float(client.last_connect_time or 0.0) for client in info.client_info}
+
+    def submit(self, order: RunOrder, sites: Sequence[str] = ()) -> str:
+        """Submit the job of an order; return its identifier.
+
+        Args:
+            order: The order.
+            sites: The sites that are in the job; all of the order by default.
+        """
         with tempfile.TemporaryDirectory(prefix="equipoise-") as temporary:
-            folder = Path(temporary, f"equipoise-{order.run}")
-            write_job(folder, order)
+            folder = Path(temporary, job_name(order.run, order.action))
+            write_job(folder, order, sites)
             with _explained(self.kit):
                 return str(self.session.submit_job(str(folder)))
 
     def status(self, job: str) -> str:
-        """Return FLARE's state of a job, such as RUNNING or FINISHED:COMPLETED."""
+        """Return FLARE's state of a job, such as RUNNING or FINISHED:COMPLETED, or `MISSING`."""
+        try:
+            with _explained(self.kit, JobNotFound):
+                return str(self.session.get_job_meta(job).get("status", ""))
+        except JobNotFound:
+            return MISSING
+
+    def last_job(self, run: str) -> JobStatus | None:
+        """Return the last job that began or continued a run; None if the server has none."""
         with _explained(self.kit):
-            return str(self.session.get_job_meta(job).get("status", ""))
+            jobs = self.session.list_jobs(
+                detailed=True, limit=1, name_prefix=job_name(run), reverse=True
+            )
+        if not jobs:
+            return None
+        meta = jobs[0]
+        return JobStatus(
+            str(meta.get("job_id", "")),
+            str(meta.get("status", "")),
+            str(meta.get("submitter_name", "")),
+        )
 
     def is_running(self, job: str) -> bool:
         """Return True if a job waits or is in progress."""
-        try:
-            return not has_ended(self.status(job))
-        except ConfigurationError:  # a job that the server has forgotten
-            return False
+        return not has_ended(self.status(job))
 
     def progress(self, job: str) -> dict[str, Any] | None:
         """Return the progress of a job as the server reports it; None if it does not yet."""
@@ -119,8 +166,11 @@ class Desk:
         return None
 
     def abort(self, job: str) -> None:
-        """End a job; its run can be resumed."""
-        with _explained(self.kit):
+        """End a job, if it is in progress; its run can be resumed."""
+        with (
+            _explained(self.kit, JobNotFound, JobNotRunning),
+            contextlib.suppress(JobNotFound, JobNotRunning),
+        ):
             self.session.abort_job(job)
 
     def wait_until_end(self, job: str) -> None:
@@ -155,6 +205,13 @@ class Desk:
             )
         return outcome
 
+    def outcome(self, job: str) -> Outcome | None:
+        """Return how a job ended that has ended; None if it died."""
+        with tempfile.TemporaryDirectory(prefix="equipoise-") as temporary:
+            location = Path(self._downloaded(job, temporary))
+            file = next(location.rglob(OUTCOME), None)
+            return None if file is None else Outcome.read(file.parent)
+
     def _downloaded(self, job: str, folder: str) -> str:
         """Return the folder of a job's result, once FLARE has stored it."""
         until = time.monotonic() + _END_DEADLINE
@@ -185,38 +242,6 @@ def open_desk(kit: Kit) -> Iterator[Desk]:
     finally:
         with contextlib.suppress(Exception), _quiet():
             session.close()
-
-
-def follow(
-    desk: Desk,
-    job: str,
-    show: Callable[[Mapping[str, Any]], None],
-    wait: Callable[[float], None] = time.sleep,
-) -> str:
-    """Show the progress of a job once a second until it ends.
-
-    Args:
-        desk: The connection to the server.
-        job: The identifier of the job.
-        show: Takes the progress.
-        wait: Waits for so many seconds.
-
-    Returns:
-        FLARE's state of the job at its end.
-    """
-    while True:
-        progress = desk.progress(job)
-        if progress is not None:
-            show(progress)
-        state = desk.status(job)
-        if has_ended(state):
-            return state
-        wait(_POLL)
-
-
-def has_ended(state: str) -> bool:
-    """Return True for FLARE's state of a job that has ended."""
-    return state.startswith(_ENDED)
 
 
 def _replace(source: Path, out: Path) -> None:

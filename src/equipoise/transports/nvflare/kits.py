@@ -15,12 +15,17 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from equipoise.experiment import ConfigurationError
-from equipoise.transports.nvflare.certificates import check_installed, read_certificate
+from equipoise.transports.nvflare.certificates import (
+    CERTIFICATE_TYPES,
+    check_installed,
+    read_certificate,
+)
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
 
-Kind = Literal["server", "site", "lead", "member"]
-KINDS: tuple[Kind, ...] = ("server", "site", "lead", "member")
+Kind = Literal["server", "supervisor", "site", "lead", "member"]
+KINDS: tuple[Kind, ...] = ("server", "supervisor", "site", "lead", "member")
+SUPERVISOR_ROLE = CERTIFICATE_TYPES["supervisor"]
 DESCRIPTION = "kit.yaml"
 REQUEST = "request"
 FLARE = "flare"
@@ -39,7 +44,8 @@ EXECUTOR = "equipoise.transports.nvflare.executor.SiteExecutor"
 _RETRY_TIMEOUT = 2.0
 
 # Nobody may ship code, read files, copy jobs of others or operate a party from afar. A lead
-# submits runs and manages those of its own; a member looks on.
+# submits runs and manages those of its own; a member looks on. The supervisor, which runs on the
+# machine of the server, continues the runs of all leads and fetches none.
 _NOTHING = {
     "submit_job": "none",
     "clone_job": "none",
@@ -62,11 +68,12 @@ _LEAD = _NOTHING | {
     "download_job": "n:submitter",
     "view": "any",
 }
+_SUPERVISOR = _NOTHING | {"submit_job": "any", "manage_job": "any", "view": "any"}
 AUTHORIZATION = {
     "format_version": "1.0",
     "permissions": {
         "project_admin": _NOTHING,
-        "org_admin": _NOTHING,
+        SUPERVISOR_ROLE: _SUPERVISOR,
         "lead": _LEAD,
         "member": _NOTHING | {"view": "any"},
     },
@@ -209,6 +216,8 @@ def kit_warnings(kit: Kit, now: datetime | None = None) -> list[str]:
 
 def command_of(kind: str) -> str:
     """Return the command of a kind of party: persons share one."""
+    if kind == "supervisor":
+        return "server"
     return kind if kind in ("server", "site") else "member"
 
 

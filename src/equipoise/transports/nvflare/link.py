@@ -68,6 +68,7 @@ class Link:
         context: Makes a context of FLARE, with which a task is sent.
         aborted: Returns True once FLARE ends the job.
         pick_up: Seconds after which a site that does not fetch its task counts as away.
+        on_change: Called with the name of a site that leaves or returns, and True if it leaves.
     """
 
     def __init__(
@@ -76,16 +77,23 @@ class Link:
         context: Callable[[], FLContext],
         aborted: Callable[[], bool],
         pick_up: float = PICK_UP,
+        on_change: Callable[[str, bool], None] = lambda site, is_away: None,
     ) -> None:
         self.scheduler = scheduler
         self.context = context
         self.aborted = aborted
         self.pick_up = pick_up
+        self.on_change = on_change
         self.connections: dict[str, SiteConnection] = {}
 
-    def connection(self, site: str) -> SiteConnection:
-        """Return the connection to a site."""
-        return self.connections.setdefault(site, SiteConnection(site, self))
+    def connection(self, site: str, is_in_job: bool = True) -> SiteConnection:
+        """Return the connection to a site.
+
+        Args:
+            site: The name of the site.
+            is_in_job: False for a site that was away when the job began: FLARE never lets it in.
+        """
+        return self.connections.setdefault(site, SiteConnection(site, self, is_in_job))
 
     def states(self) -> dict[str, str]:
         """Return the state of each site: idle, waiting, working or away."""
@@ -105,10 +113,10 @@ class SiteConnection:
         state: idle, waiting, working or away.
     """
 
-    def __init__(self, site: str, link: Link) -> None:
+    def __init__(self, site: str, link: Link, is_in_job: bool = True) -> None:
         self.site = site
-        self.is_reachable = True
-        self.state = "idle"
+        self.is_reachable = is_in_job
+        self.state = "idle" if is_in_job else "away"
         self._link = link
 
     def call(self, message: Message, seconds: float | None) -> memoryview:
@@ -152,10 +160,12 @@ class SiteConnection:
         self.state = "away"
         knock = Task(TASK, Shareable(), before_task_sent_cb=self._on_return)
         self._link.send(self.site, knock)
+        self._link.on_change(self.site, True)
 
     def _on_return(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         self.is_reachable = True
         self.state = "idle"
+        self._link.on_change(self.site, False)
 
 
 class _Call:

@@ -8,11 +8,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from equipoise.experiment import ConfigurationError
 from equipoise.version import __version__
 
+Action = Literal["run", "deliver", "stop"]
 _RUN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -26,6 +27,10 @@ class RunOrder:
         experiment: The experiment as plain data.
         sites: The names of the sites that take part, in the order of the clients.
         from_round: Go back to the checkpoint of this round.
+        action: "run" to begin or continue the run, "deliver" to fetch it as it is, "stop" to end
+            the job that another person submitted for it.
+        restarted: Sites that have lost their states and begin afresh; a job of the run that is in
+            progress ends first.
         version: The version of Equipoise of the scientist.
     """
 
@@ -33,6 +38,8 @@ class RunOrder:
     experiment: Mapping[str, Any]
     sites: tuple[str, ...]
     from_round: int | None = None
+    action: Action = "run"
+    restarted: tuple[str, ...] = ()
     version: str = __version__
 
     def text(self) -> str:
@@ -52,7 +59,8 @@ class RunOrder:
         """
         try:
             values = json.loads(base64.urlsafe_b64decode(text))
-            order = cls(**{**values, "sites": tuple(values["sites"])})
+            lists = {name: tuple(values[name]) for name in ("sites", "restarted")}
+            order = cls(**{**values, **lists})
         except (binascii.Error, ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigurationError(
                 f"expected an order to begin a run, got something else ({error}); "
@@ -76,7 +84,9 @@ class RunOrder:
             isinstance(self.run, str) and _RUN.fullmatch(self.run) is not None,
             isinstance(self.experiment, Mapping),
             all(isinstance(name, str) for name in self.sites),
+            set(self.restarted) <= set(self.sites),
             0 < len(self.sites) == len(set(self.sites)),
+            self.action in get_args(Action),
             self.from_round is None or (type(self.from_round) is int and self.from_round >= 0),
         ]
         if not all(valid):

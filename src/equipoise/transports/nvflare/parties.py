@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -48,13 +49,16 @@ from equipoise.transports.nvflare.site_settings import (
     site_settings,
     write_settings,
 )
+from equipoise.transports.nvflare.sweeping import sweep_jobs
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
 
 PROFILE = "network.yaml"
 PARTIES = "parties.json"
 ROOT = "root"
+SUPERVISOR = "supervisor"  # the folder of the supervisor's kit in that of the server
 SIGNED = "signed"
+SWEEP_INTERVAL = 600.0  # seconds
 CLOCK = 300.0  # seconds by which the clocks of two parties may differ
 _NAMES = {
     "server": (
@@ -70,7 +74,13 @@ _NAMES = {
     "organisation": (r"[A-Za-z0-9_]{1,64}", "1 to 64 letters, digits and _, no hyphen"),
     "network": (r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "1 to 64 letters, digits, - and _"),
 }
-_PARTICIPANTS = {"server": "server", "site": "client", "lead": "admin", "member": "admin"}
+_PARTICIPANTS = {
+    "server": "server",
+    "supervisor": "admin",
+    "site": "client",
+    "lead": "admin",
+    "member": "admin",
+}
 
 
 def checked_identity(word: str, name: str, option: str) -> str:
@@ -278,9 +288,12 @@ def check_request(network: Network, request: certificates.Request, replace: bool
         )
     if certificate.kind not in _PARTICIPANTS:
         raise ConfigurationError(
-            f"{request.path}: expected a server, site, lead or member, got "
+            f"{request.path}: expected a server, supervisor, site, lead or member, got "
             f"{quoted(certificate.kind)}; no other role exists in a network"
         )
+    word = certificate.kind if certificate.kind in ("server", "site") else "person"
+    checked_identity(word, certificate.name, f"{request.path}: its name")
+    checked_identity("organisation", certificate.organisation, f"{request.path}: organisation")
     _check_clock(request.created, f"{request.path}: the clock of the party")
     _check_names(network, certificate, replace)
 
@@ -291,6 +304,12 @@ def _check_names(network: Network, certificate: Certificate, replace: bool) -> N
             f"expected the server {network.server[0]}, got a request of "
             f"{quoted(certificate.name)}; ask for `equipoise server request "
             f"{network.server[0]}:{network.server[1]}`"
+        )
+    name = supervisor_name(network.name)
+    if certificate.kind == "supervisor" and certificate.name != name:
+        raise ConfigurationError(
+            f"expected the supervisor {name} of the server, got a request of "
+            f"{quoted(certificate.name)}; `equipoise server request` makes the right one"
         )
     for party in network.parties:
         if party.name.casefold() != certificate.name.casefold():
@@ -359,8 +378,8 @@ def request(
     }
     if kind == "server":
         participant |= {"fed_learn_port": port, "admin_port": port}
-    if kind in ("lead", "member"):
-        participant["role"] = kind
+    if kind in ("supervisor", "lead", "member"):
+        participant["role"] = certificates.CERTIFICATE_TYPES[kind]
     description = folder / "participant.yaml"
     try:
         description.write_text(safe_yaml.dumped({"name": network, "participants": [participant]}))
@@ -375,6 +394,50 @@ def request(
         raise
     archive = folder / REQUEST / archive.name  # as the user typed the folder
     return Requested(folder, archive, read_request(archive).certificate)
+
+
+def request_server(
+    folder: Path, host: str, port: int, organisation: str, network: str
+) -> tuple[Requested, Requested]:
+    """Make the folder of a server, and in it that of its supervisor, each with a request.
+
+    Args:
+        folder: A new or empty folder.
+        host: The host of the server.
+        port: Its port.
+        organisation: Its organisation.
+        network: The name of the network.
+    """
+    server = request(folder, "server", host, organisation, network, port)
+    name = supervisor_name(network)
+    supervisor = request(folder / SUPERVISOR, "supervisor", name, organisation, network)
+    return server, supervisor
+
+
+def supervisor_name(network: str) -> str:
+    """Return the name of the supervisor of a network; FLARE demands an e-mail address.
+
+    Example:
+        >>> supervisor_name("old_hearts")
+        'supervisor@old-hearts.internal'
+    """
+    return f"supervisor@{network.replace('_', '-')}.internal"
+
+
+def install_server(folder: Path, archives: Collection[Path], fingerprint: str) -> list[Kit]:
+    """Install the signed certificates of a server and of its supervisor.
+
+    Args:
+        folder: The folder of the server.
+        archives: The archives that the consortium sent: one or both.
+        fingerprint: The fingerprint of the network's root certificate; see `install`.
+    """
+    kits = []
+    for signed in archives:
+        kind = read_signed(signed).certificate.kind
+        own = folder / SUPERVISOR if kind == "supervisor" else folder
+        kits.append(install(own, signed, fingerprint, ("server", "supervisor")))
+    return kits
 
 
 def install(
@@ -612,10 +675,45 @@ def run_party(
             process.wait_until_ready(stopped)
             if not stopped.is_set():
                 on_ready()
-            while not stopped.wait(0.5):
-                process.check_alive()
+            with attended(kit):
+                _watch(kit, process, stopped)
         finally:
             process.end()
+
+
+def _watch(kit: Kit, process: PartyProcess, stopped: threading.Event) -> None:
+    """Wait until a party is stopped, and sweep what old jobs have left."""
+    due = 0.0
+    while not stopped.wait(0.5):
+        process.check_alive()
+        if time.monotonic() > due:
+            sweep_jobs(kit)
+            due = time.monotonic() + SWEEP_INTERVAL
+
+
+@contextmanager
+def attended(kit: Kit) -> Iterator[None]:
+    """Let the supervisor of a server attend to its runs, for the duration of a block.
+
+    Args:
+        kit: The kit of a party. Only a server whose supervisor has a certificate has one.
+    """
+    if kit.kind != "server" or not has_supervisor(kit):
+        yield
+        return
+    from equipoise.transports.nvflare.supervision import Supervision
+
+    supervision = Supervision(kit, open_kit(kit.folder / SUPERVISOR, "supervisor"))
+    supervision.start()
+    try:
+        yield
+    finally:
+        supervision.end()
+
+
+def has_supervisor(kit: Kit) -> bool:
+    """Return True if the supervisor of a server has a certificate."""
+    return (kit.folder / SUPERVISOR / FLARE / "startup").is_dir()
 
 
 @contextmanager

@@ -49,7 +49,7 @@ class Running:
     @property
     def alive(self) -> bool:
         """True if the process is still the one that was started."""
-        return bool(self.began) and _began(self.pid) == self.began
+        return bool(self.began) and began(self.pid) == self.began
 
 
 def running(kit: Kit) -> Running | None:
@@ -86,7 +86,7 @@ class PartyProcess:
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         self.mark = secrets.token_hex(16)
         # Before anything is started, so that `stop` finds it whatever happens to this process.
-        owner = Running(os.getpid(), _began(os.getpid()), self.mark)
+        owner = Running(os.getpid(), began(os.getpid()), self.mark)
         _write_private(kit.folder / RUNNING, json.dumps(vars(owner)))
         self.process = self._started()
 
@@ -217,7 +217,7 @@ def end_marked(mark: str) -> int:
     count = 0
     due = time.monotonic() + STOP_DEADLINE
     while time.monotonic() < due:
-        pids = _marked(mark)
+        pids = marked_processes(mark)
         if not pids:
             break
         for pid in pids:
@@ -228,7 +228,7 @@ def end_marked(mark: str) -> int:
     return count
 
 
-def _marked(mark: str) -> list[int]:
+def marked_processes(mark: str) -> list[int]:
     """Return the running processes that carry a mark."""
     entry = f"{MARK}={mark}".encode()
     pids = []
@@ -238,10 +238,10 @@ def _marked(mark: str) -> list[int]:
         with suppress(OSError):  # processes of others, and those that have just ended
             if entry in (folder / "environ").read_bytes().split(b"\0"):
                 pids.append(int(folder.name))
-    return [pid for pid in pids if _began(pid)]
+    return [pid for pid in pids if began(pid)]
 
 
-def _began(pid: int) -> str:
+def began(pid: int) -> str:
     """Return the time at which a process began, in clock ticks; empty if it has ended."""
     with suppress(OSError):
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

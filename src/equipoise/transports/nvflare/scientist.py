@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +17,19 @@ from equipoise.storage.files import CONFIGURATION, DATABASE
 from equipoise.storage.lock import acquire
 from equipoise.storage.store import RunError
 from equipoise.transports.apart import Apart
-from equipoise.transports.nvflare.jobs import Desk, follow
-from equipoise.transports.nvflare.order import RunOrder
+from equipoise.transports.nvflare.job_states import COMPLETED, has_ended
+from equipoise.transports.nvflare.jobs import Desk, JobStatus
+from equipoise.transports.nvflare.order import Action, RunOrder
 from equipoise.transports.nvflare.progress import unpacked_database
-from equipoise.transports.nvflare.serving import Outcome, ordered_experiment
+from equipoise.transports.nvflare.serving import RUNNING, Outcome, ordered_experiment
 
 FILE = "network.json"  # the run at the server that a folder stands for
+# Seconds without a new job after which the server is asked why it does not continue a run. The
+# supervisor pauses for a minute at most.
+PATIENCE = 90.0
+FOLLOWED = 10.0  # seconds in which a job follows one that ended in order to let a site in
+_POLL = 1.0  # seconds between two looks at a run
+WAITING = {"status": "waiting"}  # progress of a run between two jobs
 
 
 @dataclass(frozen=True)
@@ -99,10 +107,33 @@ def resubmit(desk: Desk, folder: Path, from_round: int | None = None) -> Network
         from_round: Go back to the checkpoint of this round.
     """
     run = NetworkRun.read(folder)
-    if from_round is None and desk.is_running(run.job):
+    last = desk.last_job(run.order.run)
+    if from_round is None and last is not None and not has_ended(last.state):
         return run
     order = replace(run.order, from_round=from_round)
     run = NetworkRun(folder, run.order, desk.submit(order))
+    run.save()
+    return run
+
+
+def restart_client(desk: Desk, folder: Path, site: str) -> NetworkRun:
+    """Continue a run in which a site begins afresh, since it has lost its state.
+
+    Args:
+        desk: The connection to the server.
+        folder: The scientist's folder of the run.
+        site: The name of the site.
+
+    Raises:
+        RunError: If the run has no such site.
+    """
+    run = NetworkRun.read(folder)
+    if site not in run.order.sites:
+        raise RunError(
+            f"{folder} has no site {site!r}; its sites are {', '.join(map(repr, run.order.sites))}"
+        )
+    job = desk.submit(replace(run.order, restarted=(site,)))
+    run = NetworkRun(folder, run.order, job)
     run.save()
     return run
 
@@ -163,34 +194,105 @@ class Mirror:
 
 
 def watch_until_end(
-    desk: Desk, run: NetworkRun, show: Callable[[Mapping[str, Any]], None]
+    desk: Desk,
+    run: NetworkRun,
+    show: Callable[[Mapping[str, Any]], None],
+    patience: float = PATIENCE,
 ) -> Outcome:
     """Follow a run to its end and fetch it.
+
+    The supervisor of the server submits new jobs for a run, whose results are its own. At the end
+    the scientist submits an order to deliver the run.
 
     Args:
         desk: The connection to the server.
         run: The run.
         show: Takes the progress once a second.
+        patience: Seconds without a job after which the server is asked for the reason.
 
     Returns:
         How the run ended at the server.
     """
-    mirror = Mirror(run)
+    while True:
+        mirror = Mirror(run)
 
-    def update(progress: Mapping[str, Any]) -> None:
-        mirror.update(progress)
-        show(progress)
+        def update(progress: Mapping[str, Any], mirror: Mirror = mirror) -> None:
+            mirror.update(progress)
+            show(progress)
 
-    try:
-        follow(desk, run.job, update)
-    finally:
-        mirror.close()
-    return fetch(desk, run)
+        try:
+            _follow(desk, run, update, patience)
+        finally:
+            mirror.close()
+        outcome = deliver(desk, run)
+        if outcome.status != RUNNING:
+            return outcome
 
 
-def fetch(desk: Desk, run: NetworkRun) -> Outcome:
+def _follow(
+    desk: Desk, run: NetworkRun, show: Callable[[Mapping[str, Any]], None], patience: float
+) -> None:
+    """Show the progress of a run once a second until it has no job any more."""
+    ended = ""
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        last = desk.last_job(run.order.run)
+        if last is not None and last.job != ended:
+            until = time.monotonic() + patience
+            progress = desk.progress(last.job)
+            if progress is not None:
+                show(progress)
+            if has_ended(last.state):
+                if _is_final(desk, last):
+                    return
+                ended = last.job
+                show(WAITING)
+                if last.state == COMPLETED:  # in order: another job follows at once, or none
+                    until = time.monotonic() + min(patience, FOLLOWED)
+        time.sleep(_POLL)
+
+
+def _is_final(desk: Desk, last: JobStatus) -> bool:
+    """Return True if a job that has ended is known to be the last of its run."""
+    if last.submitter != desk.kit.name:
+        return False  # only the supervisor may fetch its result
+    outcome = desk.outcome(last.job)
+    return outcome is not None and outcome.status != "stopped"
+
+
+def deliver(desk: Desk, run: NetworkRun) -> Outcome:
     """Fetch a run whose job has ended; return how it ended at the server."""
-    outcome = desk.fetch(run.job, run.folder)
+    last = desk.last_job(run.order.run)
+    if last is not None and last.job == run.job:
+        return _fetched(desk, run, run.job)
+    return _fetched(desk, run, _ordered(desk, run, "deliver"))
+
+
+def abort(desk: Desk, run: NetworkRun) -> Outcome:
+    """End a run in progress, keep its last round, and fetch it.
+
+    Args:
+        desk: The connection to the server.
+        run: The run.
+    """
+    last = desk.last_job(run.order.run)
+    if last is None or last.job != run.job:  # only the supervisor may end its own job
+        return _fetched(desk, run, _ordered(desk, run, "stop"))
+    desk.abort(run.job)
+    desk.wait_until_end(run.job)
+    return _fetched(desk, run, run.job)
+
+
+def _ordered(desk: Desk, run: NetworkRun, action: Action) -> str:
+    """Carry out an order that needs no site; return its job."""
+    job = desk.submit(replace(run.order, action=action))
+    desk.wait_until_end(job)
+    return job
+
+
+def _fetched(desk: Desk, run: NetworkRun, job: str) -> Outcome:
+    """Fetch the run that a job delivered; return how it ended at the server."""
+    outcome = desk.fetch(job, run.folder)
     run.save()
     return outcome
 

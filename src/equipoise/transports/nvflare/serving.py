@@ -15,17 +15,25 @@ from equipoise.callbacks import Callback
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.experiment import experiment as experiment_from
 from equipoise.server import ServerData
-from equipoise.session import Session, configuration, resume_session, server_data
+from equipoise.session import (
+    Session,
+    configuration,
+    is_complete,
+    resume_session,
+    server_data,
+)
 from equipoise.site.settings import AUDIT
 from equipoise.storage.files import DATABASE, FILES
 from equipoise.storage.form import read_configuration
-from equipoise.storage.store import RunError
+from equipoise.storage.store import RunError, RunStopped, Store
 from equipoise.transports.apart import Apart, Connection
 from equipoise.transports.nvflare.order import RunOrder
 from equipoise.validation import safe_yaml
 from equipoise.validation.imports import Imports
 
 OUTCOME = "outcome.json"
+RUNNING = "running"
+STOPPED = "the run was stopped; it can be resumed"
 DELIVERED = "run"  # the folder in which a run is delivered to the scientist
 
 
@@ -34,8 +42,9 @@ class Outcome:
     """The end of a run at the server.
 
     Attributes:
-        status: finished; stopped (it can be resumed); refused (it cannot be begun or continued
-            as it is); failed (by a defect, see the log of the server).
+        status: finished; running (another job continues it); stopped (it can be resumed);
+            refused (it cannot be begun or continued as it is); failed (by a defect, see the log
+            of the server).
         text: A sentence for the scientist.
     """
 
@@ -97,8 +106,12 @@ def serve_run(
     try:
         _serve(order, folder, connections, callback, interrupted, files or ServerFiles())
     except KeyboardInterrupt:
-        return Outcome("stopped", "the run was stopped; it can be resumed")
+        return Outcome("stopped", STOPPED)
+    except RunStopped as error:
+        return Outcome("stopped", str(error))
     except (ConfigurationError, RunError, ValueError) as error:
+        if interrupted():  # sites could not be reached any more because the job ends
+            return Outcome("stopped", STOPPED)
         return Outcome("refused", str(error))
     except Exception as error:
         log(traceback.format_exc())
@@ -121,12 +134,25 @@ def _serve(
     transport = Apart(connections, parallel=True)
     if (folder / DATABASE).exists():
         _check_same_experiment(folder, experiment)
+        if order.from_round is None and is_finished(folder, experiment):
+            return
         resume_session(folder, transport, callback, data, order.from_round, interrupted=interrupted)
         return
     if order.from_round is not None:
         raise RunError(f"the server has no run {order.run}; it cannot go back to a round of it")
     with Session(experiment, transport, callback, data, interrupted) as session:
         session.start(folder, run=order.run)
+
+
+def is_finished(folder: Path, experiment: Experiment) -> bool:
+    """Return True if the run in a folder needs no site any more."""
+    if not (folder / DATABASE).exists():
+        return False
+    store = Store(folder)
+    try:
+        return is_complete(store, experiment.rounds)
+    finally:
+        store.close()
 
 
 def ordered_experiment(order: RunOrder) -> Experiment:

@@ -7,6 +7,7 @@ import io
 import logging
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from equipoise.experiment import ConfigurationError
 from equipoise.transports.nvflare.connection import ANSWER_DEADLINE, check_server
@@ -32,11 +33,11 @@ class NetworkStatus:
 
     Attributes:
         sites: The sites that are connected.
-        runs: Identifiers of the jobs in progress.
+        runs: The progress of the jobs in progress, by their identifiers; see `NetworkProgress`.
     """
 
     sites: list[ConnectedSite]
-    runs: list[str]
+    runs: dict[str, dict[str, Any]]
 
 
 def network_status(kit: Kit) -> NetworkStatus:
@@ -49,6 +50,8 @@ def network_status(kit: Kit) -> NetworkStatus:
         ConfigurationError: If the server does not answer, or refuses.
     """
     from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    from equipoise.transports.nvflare.jobs import Desk
 
     check_server(kit)
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
@@ -63,6 +66,8 @@ def network_status(kit: Kit) -> NetworkStatus:
             ) from None
         try:
             facts = session.get_system_info()
+            desk = Desk(kit, session)
+            runs = {job.job_id: desk.progress(job.job_id) or {} for job in facts.job_info}
         finally:
             session.close()
     now = time.time()
@@ -71,4 +76,4 @@ def network_status(kit: Kit) -> NetworkStatus:
         for client in facts.client_info
     ]
     sites.sort(key=lambda site: site.name)
-    return NetworkStatus(sites, [job.job_id for job in facts.job_info])
+    return NetworkStatus(sites, runs)
