@@ -1,6 +1,6 @@
 """Values of scikit-survival and lifelines, for `test_survival.py`.
 
-python tests/metrics/survival_reference.py > tests/metrics/survival_reference.json
+python experiments/survival_reference.py > tests/metrics/survival_reference.json
 
 It needs scikit-survival and lifelines, which are no dependencies; it imports nothing of Equipoise.
 """
