@@ -41,12 +41,12 @@ def test_of_more_classes_only_the_accuracy_is_a_rate() -> None:
 @pytest.mark.parametrize("rate", [Rate(0, 10), Rate(10, 10), Rate(3, 17)])
 def test_the_interval_of_a_rate_is_exact(rate: Rate) -> None:
     limits = estimated(rate).limits
-    exact = binomtest(rate.count, rate.total).proportion_ci(0.95, "exact")
+    exact = binomtest(rate.cases, rate.total).proportion_ci(0.95, "exact")
     assert (limits.low, limits.high) == pytest.approx((exact.low, exact.high))
 
 
 def test_the_gap_is_that_of_the_two_groups_furthest_apart() -> None:
-    gap = largest_gap([Rate(9, 10), Rate(5, 10), Rate(2, 10), Rate(0, 0)])
+    gap = largest_gap([Rate(19, 20), Rate(10, 20), Rate(5, 20), Rate(0, 0)])
     assert gap.value == pytest.approx(0.7)
     assert gap.limits.low is not None and 0 < gap.limits.low < 0.7 < gap.limits.high <= 1
 

@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from equipoise.experiment import ConfigurationError
 from equipoise.transports.nvflare import connection, kits, parties
 from equipoise.transports.nvflare.certificates import read_request
 from equipoise.transports.nvflare.kits import Kit
@@ -254,16 +255,16 @@ def test_a_server_of_another_host_is_refused(copied: Consortium, tmp_path: Path)
     )
 
 
-def with_role(archive: Path, role: str) -> Path:
-    """Write a request for a role that our commands never ask for."""
+def with_role(archive: Path, role: str, name: str = "eve@example.org") -> Path:
+    """Write a request for a role or a name that our commands never ask for."""
     key = ec.generate_private_key(ec.SECP256R1())
-    names = {"2.5.4.3": "eve@example.org", "2.5.4.10": "uni", "1.2.840.113549.1.9.2": role}
+    names = {"2.5.4.3": name, "2.5.4.10": "uni", "1.2.840.113549.1.9.2": role}
     attributes = [
         x509.NameAttribute(x509.ObjectIdentifier(oid), text) for oid, text in names.items()
     ]
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(attributes))
     signed = builder.sign(key, hashes.SHA256())
-    facts = {"project": "hearts", "name": "eve@example.org", "org": "uni", "cert_type": role}
+    facts = {"project": "hearts", "name": name, "org": "uni", "cert_type": role}
     with zipfile.ZipFile(archive, "w") as opened:
         opened.writestr("request.json", json.dumps(facts))
         opened.writestr("eve.csr", signed.public_bytes(serialization.Encoding.PEM))
@@ -277,6 +278,32 @@ def test_no_administrator_is_approved(role: str, enrolled: Consortium, tmp_path:
         f"{archive}: expected a server, site, lead or member, got '{role}'; no other role exists "
         "in a network"
     )
+
+
+def test_a_name_that_leads_to_another_folder_is_not_approved(
+    enrolled: Consortium, tmp_path: Path
+) -> None:
+    archive = with_role(tmp_path / "eve.request.zip", "client", "../../evil")
+    assert sentence(lambda: parties.approve(enrolled.network, archive)) == (
+        f"{archive}: its name: {NAMES}, got '../../evil'"
+    )
+
+
+def test_a_damaged_archive_is_refused_wherever_it_is_damaged(
+    enrolled: Consortium, tmp_path: Path
+) -> None:
+    content = request_of(enrolled.sites["north"]).read_bytes()
+    archive = tmp_path / "north.request.zip"
+    refused = 0
+    for position in range(0, len(content), 13):
+        archive.write_bytes(
+            content[:position] + bytes([content[position] ^ 0xFF]) + content[position + 1 :]
+        )
+        try:
+            read_request(archive)
+        except ConfigurationError:
+            refused += 1
+    assert refused > 50
 
 
 def test_a_request_that_announces_another_role_is_refused(tmp_path: Path) -> None:

@@ -87,6 +87,12 @@ def _progress(known: int, total: int) -> None:
     print(f"\r{known} of {total} coalitions", end="\n" if known == total else "", file=sys.stderr)
 
 
+def _two_digits(value: float) -> str:
+    import math
+
+    return "–" if math.isnan(value) else f"{value:.2f}"
+
+
 def _show(found: Contributions, out: Path) -> None:
     from equipoise.cli import output
     from equipoise.cli.output import say
@@ -102,8 +108,7 @@ def _show(found: Contributions, out: Path) -> None:
         rows.append(row)
     correlations = ["rank correlation"]
     for rule in rules:
-        value = found.correlations.get(rule)
-        correlations.append("" if rule == EXACT else "–" if value != value else f"{value:.2f}")
+        correlations.append("" if rule == EXACT else _two_digits(found.correlations[rule]))
     title = f"contributions to {found.metric} on the test data of all clients"
     output.table(["client", *rules], [*rows, correlations], title)
     say(

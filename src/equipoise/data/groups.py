@@ -221,9 +221,8 @@ def _is_number(cell: str) -> bool:
 def _distinct(cells: np.ndarray, column: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the code of every cell, and the different cells as names."""
     texts = cells_as_text(np.asarray(cells))
-    different = sorted(
-        set(texts.tolist()) - set(filter(_is_unknown, texts.tolist())), key=group_order
-    )
+    names = {text for text in texts.tolist() if not _is_unknown(text)}
+    different = sorted(names, key=group_order)
     known = np.isin(texts, different)
     _check_few(different, int(known.sum()), column, cells.dtype.kind in "iuf")
     position = {name: code for code, name in enumerate(different)}

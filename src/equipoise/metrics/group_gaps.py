@@ -28,7 +28,7 @@ NO_SAMPLES = "no such samples"
 class Rate(NamedTuple):
     """A number of samples out of a total, such as the positive ones that a model finds."""
 
-    count: int
+    cases: int
     total: int
 
 
@@ -58,7 +58,7 @@ def rates_of(table: Counts, percent: int) -> dict[str, Rate]:
     >>> from equipoise.metrics.score_histograms import counted
     >>> table = counted([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 1, 0])
     >>> rates_of(table, 50)["accuracy"], rates_of(table, 50)["specificity"]
-    (Rate(count=2, total=3), Rate(count=1, total=2))
+    (Rate(cases=2, total=3), Rate(cases=1, total=2))
     """
     samples = int(table[:, POSITIVES].sum())
     if len(table) != 2:
@@ -85,7 +85,7 @@ def estimated(rate: Rate) -> Estimate:
     """
     if not rate.total:
         return Estimate(UNDEFINED, Limits(reason=NO_SAMPLES))
-    return Estimate(rate.count / rate.total, Limits(*clopper_pearson(*rate, LEVEL)))
+    return Estimate(rate.cases / rate.total, Limits(*clopper_pearson(*rate, LEVEL)))
 
 
 def largest_gap(rates: Sequence[Rate]) -> Estimate:
@@ -122,7 +122,7 @@ def largest_of_gaps(kinds: Sequence[Sequence[Rate]]) -> Estimate:
 
 def _gap(rates: Sequence[Rate], level: float) -> tuple[float, float, float]:
     """Return the largest difference of rates, and its least and largest within their limits."""
-    shares = [rate.count / rate.total for rate in rates]
+    shares = [rate.cases / rate.total for rate in rates]
     low, high = np.array([clopper_pearson(*rate, level) for rate in rates]).T
     least = max(0.0, float(low.max() - high.min()))
     reach = high[:, None] - low[None, :]
@@ -143,12 +143,12 @@ def lowest(rates: Sequence[Rate], share_samples: bool = False) -> tuple[int | No
     defined = [position for position, rate in enumerate(rates) if rate.total]
     if not defined:
         return None, Estimate(UNDEFINED, Limits(reason=NO_SAMPLES))
-    worst = min(defined, key=lambda position: rates[position].count / rates[position].total)
+    worst = min(defined, key=lambda position: rates[position].cases / rates[position].total)
     level = LEVEL ** (1 / len(defined))
     if share_samples:
         level = 1 - (1 - LEVEL) / len(defined)
     limits = [clopper_pearson(*rates[position], level) for position in defined]
-    value = rates[worst].count / rates[worst].total
+    value = rates[worst].cases / rates[worst].total
     low = min(limit[0] for limit in limits)
     high = min(limit[1] for limit in limits)
     return worst, Estimate(value, Limits(low, high))

@@ -205,7 +205,7 @@ def read_request(path: Path) -> Request:
             raise ValueError("its signature is not valid")
         certificate = _subject(request.subject, key_fingerprint(request))
         _check_announced(facts, certificate)
-    except (ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # a file of a stranger may fail in many ways
         raise _not_a_request(path, str(error)) from None
     return Request(path, network, certificate, _time(facts.get("created_at")))
 
@@ -280,7 +280,7 @@ def read_signed(path: Path) -> Signed:
             root=certificate_fingerprint(root),
             approved=_time(facts.get("approved_at")),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # a file of a stranger may fail in many ways
         raise ConfigurationError(
             f"{path}: expected a signed certificate, as `equipoise network approve` writes it; "
             f"this file is damaged ({error}); ask the consortium for another copy"
@@ -295,10 +295,11 @@ def _archive(path: Path, expected: str) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
-            if sum(info.file_size for info in infos) > _LARGEST_ARCHIVE:
-                raise ConfigurationError(f"{path}: expected {expected}; this file is too large")
+            size = sum(info.file_size for info in infos)
+            if size > _LARGEST_ARCHIVE:
+                raise ValueError(f"{size} bytes")
             return {info.filename: archive.read(info) for info in infos}
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError):
+    except Exception:  # a file of a stranger may fail in many ways
         raise ConfigurationError(f"{path}: expected {expected}; this file is none") from None
 
 

@@ -281,6 +281,9 @@ def check_request(network: Network, request: certificates.Request, replace: bool
             f"{request.path}: expected a server, site, lead or member, got "
             f"{quoted(certificate.kind)}; no other role exists in a network"
         )
+    word = certificate.kind if certificate.kind in ("server", "site") else "person"
+    checked_identity(word, certificate.name, f"{request.path}: its name")
+    checked_identity("organisation", certificate.organisation, f"{request.path}: organisation")
     _check_clock(request.created, f"{request.path}: the clock of the party")
     _check_names(network, certificate, replace)
 
