@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.client import Client
+from equipoise.losses.registry import squared_error
 from equipoise.losses.terms import Batch, supervised, term
 from equipoise.models import Model, Outputs, build, wrap
 from equipoise.task import Task
-from equipoise.training.dense import DenseNetwork
+from equipoise.training.dense import DenseNetwork, loss_gradient
 from tests.helpers.plain import assert_equal
 from tests.helpers.problems import bench_of
 from tests.helpers.runs import settings
@@ -147,3 +148,18 @@ def test_a_run_of_another_loss_trains_as_before(tmp_path: Any) -> None:
         tmp_path / "run",
     )
     assert run.status == "finished"
+
+
+@pytest.mark.parametrize("rows", [1, 7, 32])
+def test_the_squared_error_has_the_gradients_of_autograd(rows: int) -> None:
+    model = Model(build("mlp", Task("regression", (13,), 1)), "model")
+    dense = DenseNetwork.of(model)
+    loss = loss_gradient(squared_error)
+    assert dense is not None and loss is not None
+    x, y = torch.randn(rows, 13), torch.randn(rows)
+    value = squared_error(model(x).logits, y)
+    expected = torch.autograd.grad(value, dense.parameters)
+    with torch.no_grad():
+        direct_value, gradients = dense.gradients(x, y, loss)
+    assert direct_value.item() == value.item()
+    assert all(torch.equal(one, other) for one, other in zip(gradients, expected, strict=True))
