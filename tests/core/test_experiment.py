@@ -268,7 +268,7 @@ def test_what_is_not_said_has_these_values() -> None:
         "participation.deadline": 3600.0, "participation.script": {}, "faults.dropout": 0.0, "faults.corrupt": 0.0, "faults.corruption": "nan", "faults.stragglers": 0.0,
         "faults.slowdown": 10.0, "faults.deadline": None, "faults.script": [], "evaluation.every": 1, "evaluation.clients": "all",
         "evaluation.splits": ["validation", "test"], "evaluation.metrics": [], "evaluation.main": None, "evaluation.after_local": False, "evaluation.curves": True,
-        "evaluation.no_curves": [], "evaluation.distances": False,
+        "evaluation.no_curves": [], "evaluation.distances": False, "evaluation.group_minimum": 10, "evaluation.threshold": 50,
     }  # fmt: skip
     assert {
         key: value for key, value in found.items() if not key.startswith(("data.", "training."))

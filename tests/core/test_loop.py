@@ -169,6 +169,7 @@ class Play:
         lending: Any,
         shared: int,
         own: Any,
+        group_columns: Any,
     ) -> Any:
         assert (method, server, shared, own) == (
             self.loop.method,
@@ -405,6 +406,7 @@ def test_a_commit_keeps_the_round_and_a_restart_finds_it(keeps: str, tmp_path: P
     fresh: Any = SimpleNamespace(
         committed={},
         server=SimpleNamespace(joined=None, rounds=2),
+        faults=SimpleNamespace(restarts=lambda number: ()),
         transport=SimpleNamespace(keeps=keeps),
     )
     assert (

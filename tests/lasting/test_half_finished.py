@@ -57,6 +57,7 @@ def test_a_run_of_format_4_whose_files_lie_in_one_folder_goes_on_to_the_same_bit
             db.execute("update files set name = ? where name = ?", (Path(name).name, name))
         db.execute("update meta set value = '4' where key = 'format'")
         db.execute("alter table curves drop column bins")
+        db.execute("drop table group_curves")
     db.close()
     for path in (folder / "files").iterdir():
         if path.is_dir():

@@ -145,7 +145,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(
     assert said.returncode == 2, said.stderr
     assert (
         "error: cannot write" in said.stderr
-        and "equipoise resume" in said.stderr
+        and "resume the run" in said.stderr
         and "Traceback" not in said.stderr
     )
     simulate.resume(tmp_path / "run")
