@@ -44,6 +44,7 @@ def samples(x: Any, y: Any) -> Any:
     return SimpleNamespace(
         x=x,
         y=y,
+        groups=None,
         some=lambda chosen: samples(x[chosen], y[chosen]),
         chunks=lambda: torch.split(torch.arange(len(y)), 16),
     )

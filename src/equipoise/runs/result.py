@@ -152,7 +152,7 @@ class RunDetails:
     rejected: Mapping[str, int]
     histograms: Mapping[str, Mapping[str, Counts]]
     clinical: Mapping[str, ByClient]
-    life_tables: Mapping[str, Mapping[str, Counts]]
+    life_tables: Mapping[str, Mapping[str, Counts]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ def _batches(client: Client, model: Model, samples: Samples) -> Iterator[tuple[T
 def outputs_of(client: Client, model: Model, samples: Samples) -> Tensor:
     """Return the outputs of a model, with offsets of groups if it has some."""
     outputs = client.predict(model, samples)
-    if not isinstance(model.net, GroupOffsets) or samples.groups is None:
+    if samples.groups is None or not isinstance(model.net, GroupOffsets):
         return outputs
     return model.net.adjusted(outputs, samples.groups.names_of(model.net.column))
 
