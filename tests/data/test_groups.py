@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ def test_values_that_are_missing_have_no_group(tmp_path: Path) -> None:
     assert names.count("missing") == 40 and set(names) == {"f", "m", "missing"}
 
 
+@pytest.mark.skipif("EQUIPOISE_DATA" not in os.environ, reason="EQUIPOISE_DATA is not set")
 def test_categories_and_numbers_of_a_registered_table_are_groups() -> None:
     section = eq.DataConfig(name="uci_heart_disease", groups=["sex", "cp"])
     groups = groups_of(section)

@@ -71,6 +71,7 @@ def _log_of(server: Kit) -> logging.Logger:
     """Return the log of the supervisor, which does not grow without bounds."""
     path = server.folder / LOGS / LOG
     path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.touch(mode=0o600)
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=2**22, backupCount=4)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log = logging.Logger(f"supervisor of {server.folder}")
