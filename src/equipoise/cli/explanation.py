@@ -29,7 +29,7 @@ ROUNDS = 3
 SITES = ("here", "there", "yonder")
 SAMPLES = 200  # of each site, so that histograms of 40 test samples are sent
 COLUMNS = 13  # of a table without an experiment, as in the UCI heart-disease data
-# Entries that many methods have, in words.
+# Descriptions of entries that many methods upload.
 _MEANINGS = {
     "model": "the trained model",
     "loss": "mean loss of training",
@@ -170,7 +170,7 @@ def _random(task: Task) -> Dataset:
 
 
 def show(method: str, path: Path | None) -> None:
-    """Print the uploads of a site, in bytes and in words.
+    """Print the uploads of a site, with sizes and descriptions.
 
     Args:
         method: The method.

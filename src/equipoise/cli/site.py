@@ -173,7 +173,7 @@ def explain(
         Path | None, typer.Option(help="an experiment, whose model and schema are measured")
     ] = None,
 ) -> None:
-    """Show what leaves the site when a method runs, in bytes and in words.
+    """Show what leaves the site when a method runs, with sizes and descriptions.
 
     The method runs on random numbers in this process; nothing is sent.
 

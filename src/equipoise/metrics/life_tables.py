@@ -59,8 +59,8 @@ def survival(table: Counts) -> tuple[Array, Array]:
         Times in shares of the horizon, from 0 to 1, and the probability to survive each.
 
     >>> times, values = survival(counted([[1.0], [1.0]], [0.5, -0.6])[0])
-    >>> len(times), values[50], values[51], values[-1]
-    (101, 1.0, 0.5, 0.5)
+    >>> len(times), values[[50, 51, -1]].tolist()
+    (101, [1.0, 0.5, 0.5])
     """
     leaving = table.sum(0)
     at_risk = leaving.sum() - np.append(0, np.cumsum(leaving)[:-1])

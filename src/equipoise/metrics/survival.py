@@ -175,7 +175,7 @@ def _concordance(risks: Array, time: Array, event: Flags, weights: Array) -> flo
         pairs += weights[patient] * len(others)
     if not pairs:
         return undefined("concordance is undefined: no patient is known to have an event first")
-    return in_order / pairs
+    return float(in_order / pairs)
 
 
 def kaplan_meier(targets: ArrayLike) -> SurvivalCurves:

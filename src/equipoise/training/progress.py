@@ -9,7 +9,7 @@ from equipoise.training.settings import Training
 
 @dataclass
 class Progress:
-    """How far a fit has come.
+    """The epochs, steps and losses of a fit so far.
 
     Attributes:
         epoch: The number of epochs done.

@@ -80,7 +80,7 @@ class PlannedFit:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What the fits of one stack have in common."""
+        """The shapes and settings that the fits of one stack have in common."""
         shapes = tuple(tensor.shape for tensor in self.tensors)
         # The setting of the loss may be a mapping, which has no hash; its function is compared.
         settings = tuple(value for name, value in self.training if name != "loss")

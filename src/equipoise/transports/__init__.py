@@ -1,1 +1,1 @@
-"""How the server reaches clients: one interface, several roads."""
+"""Transports between server and clients: in process, workers, Ray, sites of a network."""

@@ -60,7 +60,7 @@ def checked_file_name(name: str, what: str) -> str:
     Example:
         >>> checked_file_name("..", "the site")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: the site '..': expected a name that is safe as the name of a file ...
+        ValueError: the site '..': expected a name that is safe as the name of a file: ...
     """
     checked_name(name, what)
     if name[0] in ".-" or name[-1] == "." or _UNSAFE_IN_FILES.intersection(name):

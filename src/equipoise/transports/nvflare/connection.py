@@ -1,4 +1,4 @@
-"""Connection of a party to its server, tried before FLARE starts and retries for ever."""
+"""Connection of a party to its server, tried before FLARE starts and retries without end."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def job_lock(runs: Path, run: str) -> Iterator[bool]:
     """Hold the lock of a run's job for the duration of a block.
 
     The lock ends with its process, so it shows whether a job lives. FLARE's state of a job does
-    not: after a crash of the server it stays RUNNING for ever.
+    not: after a crash of the server it stays RUNNING without end.
 
     Yields:
         False if another job holds the lock.
@@ -191,7 +191,7 @@ def request_end(runs: Path, run: str, wish: Wish) -> None:
 
 
 def requested_end(runs: Path, run: str) -> str:
-    """Return how the live job of a run is asked to end; empty if it is not."""
+    """Return the request to end the live job of a run; empty if there is none."""
     try:
         return _request_path(runs, run).read_text()
     except FileNotFoundError:

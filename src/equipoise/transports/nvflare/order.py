@@ -19,7 +19,7 @@ _RUN = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class RunOrder:
-    """What a server shall run.
+    """An order to a server to begin or continue a run.
 
     Attributes:
         run: The identifier of the run, 32 hexadecimal digits. A server that has this run continues

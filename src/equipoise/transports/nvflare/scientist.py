@@ -24,8 +24,8 @@ from equipoise.transports.nvflare.progress import unpacked_database
 from equipoise.transports.nvflare.serving import RUNNING, Outcome, ordered_experiment
 
 FILE = "network.json"  # the run at the server that a folder stands for
-# Seconds without a new job after which the server is asked why it does not continue a run. The
-# supervisor pauses for a minute at most.
+# Seconds without a new job after which the scientist requests the reason why the server does not
+# continue a run. The supervisor pauses for a minute at most.
 PATIENCE = 90.0
 FOLLOWED = 10.0  # seconds in which a job follows one that ended in order to let a site in
 _POLL = 1.0  # seconds between two looks at a run
@@ -208,7 +208,7 @@ def watch_until_end(
         desk: The connection to the server.
         run: The run.
         show: Takes the progress once a second.
-        patience: Seconds without a job after which the server is asked for the reason.
+        patience: Seconds without a job after which the reason is requested from the server.
 
     Returns:
         How the run ended at the server.

@@ -17,7 +17,7 @@ from equipoise.transports.nvflare.supervisor import Supervisor
 
 LOG = "supervisor.log"
 _INTERVAL = 1.0  # seconds between two looks at the runs
-_PAUSE = 3.0  # seconds after which a server that did not answer is asked again
+_PAUSE = 3.0  # seconds between two attempts to connect to a server that did not answer
 _END_DEADLINE = 15.0
 
 

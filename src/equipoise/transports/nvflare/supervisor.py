@@ -359,7 +359,7 @@ class Supervisor:
     def _note_end(self, entry: RunEntry, office: Office, facts: Facts) -> None:
         now = self.clock()
         if not has_ended(facts.state):
-            # FLARE lists a dead job as running for ever, and may refuse to end it.
+            # FLARE lists a dead job as running without end, and may refuse to end it.
             with suppress(ConfigurationError):
                 office.abort(entry.job)
 
