@@ -149,6 +149,7 @@ class Relay:
             try:
                 near, _ = self._listener.accept()
                 far = socket.create_connection(self.server, timeout=10)
+                far.settimeout(None)
             except OSError:
                 if self._listener.fileno() < 0:
                     return
