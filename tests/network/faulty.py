@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -96,10 +96,16 @@ class Faulty:
         raise AssertionError(f"{name} has no process with {word}")
 
     def submit(
-        self, desk: Desk, folder: Path, rounds: int, method: Any = "scaffold", **more: Any
+        self,
+        desk: Desk,
+        folder: Path,
+        rounds: int,
+        method: Any = "scaffold",
+        sites: Sequence[str] = SITES,
+        **more: Any,
     ) -> NetworkRun:
         config = {"data": self.data, "method": method, "rounds": rounds, "keep": 2, **more}
-        return submit(desk, experiment(config), folder, SITES)
+        return submit(desk, experiment(config), folder, sites)
 
     def states(self, run: NetworkRun, site: str) -> Path:
         """Return the folder of a site's states of a run."""

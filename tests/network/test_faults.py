@@ -95,14 +95,14 @@ def kill_when(condition: Callable[[], bool], pid: int) -> None:
 def test_a_port_that_is_blocked_for_twenty_seconds_costs_no_bit(
     faulty: Faulty, tmp_path: Path
 ) -> None:
-    run = begun(faulty, tmp_path, 40)
+    run = begun(faulty, tmp_path, 12)
     faulty.relays[0].block(20.0)
     faulty.wait_for_more(run)
     faulty.finished(run, tmp_path)
 
 
 def test_a_site_and_the_job_of_the_server_die_at_once(faulty: Faulty, tmp_path: Path) -> None:
-    run = begun(faulty, tmp_path, 40)
+    run = begun(faulty, tmp_path, 12)
     faulty.kill_one("server", JOB_PROCESS["server"])
     faulty.kill("west")
     faulty.start_site("west")
@@ -111,7 +111,7 @@ def test_a_site_and_the_job_of_the_server_die_at_once(faulty: Faulty, tmp_path: 
 
 
 def test_the_server_dies_between_a_reply_and_the_commit(faulty: Faulty, tmp_path: Path) -> None:
-    run = begun(faulty, tmp_path, 30)
+    run = begun(faulty, tmp_path, 8)
     states = faulty.states(run, "north")
     pid = faulty.process("server", JOB_PROCESS["server"])
     number = last_round(faulty.runs / run.order.run) + 1
@@ -125,7 +125,7 @@ def test_the_server_dies_between_a_reply_and_the_commit(faulty: Faulty, tmp_path
 def test_the_server_dies_between_the_commit_and_the_next_request(
     faulty: Faulty, tmp_path: Path
 ) -> None:
-    run = begun(faulty, tmp_path, 30)
+    run = begun(faulty, tmp_path, 8)
     pid = faulty.process("server", JOB_PROCESS["server"])
     number = last_round(faulty.runs / run.order.run)
     kill_when(lambda: last_round(faulty.runs / run.order.run) > number, pid)
@@ -134,7 +134,7 @@ def test_the_server_dies_between_the_commit_and_the_next_request(
 
 
 def test_a_site_dies_while_it_writes_a_state(faulty: Faulty, tmp_path: Path) -> None:
-    run = begun(faulty, tmp_path, 20, model=WIDE)
+    run = begun(faulty, tmp_path, 10, model=WIDE)
     states = faulty.states(run, "west")
     kill_when(lambda: any(states.rglob("*.part")), faulty.process("west", CHILD))
     faulty.wait_for_more(run)
@@ -142,7 +142,7 @@ def test_a_site_dies_while_it_writes_a_state(faulty: Faulty, tmp_path: Path) -> 
 
 
 def test_a_reply_after_the_deadline_does_not_count(faulty: Faulty, tmp_path: Path) -> None:
-    run = begun(faulty, tmp_path, 20, participation={"deadline": 3.0})
+    run = begun(faulty, tmp_path, 10, participation={"deadline": 3.0})
     child = faulty.process("north", CHILD)
     os.kill(child, signal.SIGSTOP)
     wait_until(lambda: bool(Run(faulty.runs / run.order.run).rejected()), "late reply")
@@ -151,7 +151,7 @@ def test_a_reply_after_the_deadline_does_not_count(faulty: Faulty, tmp_path: Pat
     faulty.wait_for_more(run)
     there = faulty.finished(run, tmp_path)
     late = [row for row in there.rejected() if row["client"] == "north"]
-    assert late and len(late) < 20
+    assert late and len(late) < 10
 
 
 def test_a_run_waits_for_a_site_that_is_away_at_its_beginning(
@@ -177,8 +177,8 @@ def test_a_site_that_is_away_at_the_end_misses_only_the_end(faulty: Faulty, tmp_
 
 def test_two_runs_at_once_do_not_disturb_each_other(faulty: Faulty, tmp_path: Path) -> None:
     with open_desk(faulty.consortium.lead) as desk:
-        first = faulty.submit(desk, tmp_path / "first" / "run", rounds=12)
-        second = faulty.submit(desk, tmp_path / "second" / "run", rounds=12, method="fedakd")
+        first = faulty.submit(desk, tmp_path / "first" / "run", rounds=8)
+        second = faulty.submit(desk, tmp_path / "second" / "run", rounds=8, method="fedakd")
     faulty.wait_for_round(first, 1)
     faulty.wait_for_round(second, 1)
     faulty.kill_one("south", JOB_PROCESS["site"])
@@ -189,7 +189,7 @@ def test_two_runs_at_once_do_not_disturb_each_other(faulty: Faulty, tmp_path: Pa
 def test_a_copy_of_a_kit_does_not_take_the_place_of_its_site(
     faulty: Faulty, tmp_path: Path
 ) -> None:
-    run = begun(faulty, tmp_path, 40)
+    run = begun(faulty, tmp_path, 12)
     original = faulty.consortium.sites["west"]
     shutil.copytree(original.folder, tmp_path / "copy")
     copy = PartyProcess(replace(original, folder=tmp_path / "copy"))
@@ -212,7 +212,7 @@ def fill(folder: Path) -> Path:
 def test_a_site_with_a_full_disk_takes_part_again_when_there_is_room(
     faulty: Faulty, tmp_path: Path, disks: dict[str, Path]
 ) -> None:
-    run = begun(faulty, tmp_path, 40)
+    run = begun(faulty, tmp_path, 12)
     filler = fill(disks["west"])
     wait_until(lambda: bool(Run(faulty.runs / run.order.run).rejected()), "missing reply")
     filler.unlink()
@@ -224,7 +224,7 @@ def test_a_site_with_a_full_disk_takes_part_again_when_there_is_room(
 def test_a_server_with_a_full_disk_stops_with_a_reason_and_continues_by_command(
     faulty: Faulty, tmp_path: Path, disks: dict[str, Path]
 ) -> None:
-    run = begun(faulty, tmp_path, 40)
+    run = begun(faulty, tmp_path, 12)
     filler = fill(disks["server"])
     with open_desk(faulty.consortium.lead) as desk:
         outcome = watch_until_end(desk, run, lambda progress: None)
@@ -296,7 +296,7 @@ def test_replies_that_are_no_replies_do_not_count(
 
 
 def test_twenty_random_kills_cost_no_bit(faulty: Faulty, tmp_path: Path) -> None:
-    run = begun(faulty, tmp_path, 400)
+    run = begun(faulty, tmp_path, 60)
     moments = random.Random(1)
     for _ in range(20):
         time.sleep(moments.uniform(0.0, 2.0))
