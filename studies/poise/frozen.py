@@ -329,6 +329,9 @@ def _table(results: Results) -> list[str]:
         else:
             cells += ["", ""]
         lines.append(f"| {' | '.join(cells)} |")
+    diverged = [name for name in results.group.methods if name not in labels]
+    if diverged:
+        lines += ["", f"Without a row, because a run diverged: {', '.join(diverged)}."]
     return lines
 
 
