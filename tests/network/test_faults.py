@@ -20,6 +20,7 @@ pytest.importorskip("nvflare")
 
 import equipoise
 from equipoise.runs import Run
+from equipoise.transports.nvflare.entry import read_entry
 from equipoise.transports.nvflare.jobs import open_desk
 from equipoise.transports.nvflare.processes import PartyProcess
 from equipoise.transports.nvflare.scientist import NetworkRun, resubmit, watch_until_end
@@ -160,7 +161,12 @@ def test_a_run_waits_for_a_site_that_is_away_at_its_beginning(
     with open_desk(faulty.consortium.lead) as desk:
         run = faulty.submit(desk, tmp_path / "run", rounds=5)
     faulty.kill("west")
-    time.sleep(5.0)
+
+    def has_stopped() -> bool:
+        entry = read_entry(faulty.runs, run.order.run)
+        return entry is not None and entry.outcome == "stopped"
+
+    wait_until(has_stopped, "end of the job without the site")
     faulty.start_site("west")
     faulty.wait_for_round(run, 2)
     there = faulty.finished(run, tmp_path)
