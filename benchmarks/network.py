@@ -41,16 +41,13 @@ ROLES = {
 class Peaks:
     """Memory in MB and threads of the processes of a network, the largest per role."""
 
-    idle: dict[str, float] = field(default_factory=dict)
     peak: dict[str, float] = field(default_factory=dict)
     threads: dict[str, int] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Read /proc; the first look at a role is its idle memory."""
+        """Read /proc."""
         for role, values in processes():
             memory = float(values["VmHWM"].split()[0]) / 1024
-            now = float(values["VmRSS"].split()[0]) / 1024
-            self.idle.setdefault(role, now)
             self.peak[role] = max(self.peak.get(role, 0.0), memory)
             self.threads[role] = max(self.threads.get(role, 0), int(values["Threads"]))
 
@@ -139,7 +136,7 @@ def figures(
         f"### A network of three sites ({now}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f})\n"
     )
     print(f"- keys and kits of six parties: {built:.0f} s; all of them running: {up:.0f} s")
-    run, first, peaks = measured(desk, tiny(data, 20), folder / "tiny", SITES)
+    run, first, idle = measured(desk, tiny(data, 20), folder / "tiny", SITES)
     seconds = wall_seconds(run)
     print(f"- first exchange after submission: {first:.0f} s")
     print(
@@ -159,8 +156,8 @@ def figures(
         )
         payload = 4 * (sum(LARGE) + LARGE[0] * LARGE[1]) / 2**20
         for role, peak in peaks.peak.items():
-            above = (peak - peaks.idle[role]) / payload
-            print(f"  - peak of {role}: {above:.1f} payloads above {peaks.idle[role]:.0f} MB")
+            above = (peak - idle.peak[role]) / payload
+            print(f"  - peak of {role}: {above:.1f} payloads above {idle.peak[role]:.0f} MB")
     if minutes:
         rounds = int(minutes * 60 / statistics.median(seconds))
         _, _, peaks = measured(desk, tiny(data, rounds), folder / "long", SITES)

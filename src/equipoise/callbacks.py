@@ -19,11 +19,14 @@ class RunStart:
         folder: The folder of the run. Its store holds every round that was committed before.
         first: The first round that will be computed; 1 for a new run.
         rounds: The number of rounds of the experiment.
+        held_out_rounds: The last round up to which clients do not train on validation data; None if
+            they never do.
     """
 
     folder: Path
     first: int
     rounds: int
+    held_out_rounds: int | None = None
 
 
 @dataclass(frozen=True)

@@ -169,16 +169,20 @@ class Client:
         return self._own[name]
 
     @contextmanager
-    def training_on_all(self) -> Iterator[None]:
+    def training_on_all(self, active: bool = True) -> Iterator[None]:
         """Add the validation data to the training data inside a ``with`` block.
 
         For models that are trained after the validation data have been used to select.
+
+        Args:
+            active: False changes nothing.
         """
-        self._on_all = True
+        before = self._on_all
+        self._on_all = before or active
         try:
             yield
         finally:
-            self._on_all = False
+            self._on_all = before
 
     @contextmanager
     def guest_state(self, owner: str) -> Iterator[None]:
@@ -247,6 +251,7 @@ class Client:
         gradient: GradientHook | None = None,
         memory: Mapping[str, Any] | None = None,
         purpose: str = "batches",
+        after_epoch: Callable[[int], None] | None = None,
         **changes: Any,
     ) -> FitResult:
         """Train one model, or several on the same batches, each with its own loss.
@@ -259,6 +264,8 @@ class Client:
             memory: The state of the optimiser, as an earlier fit returned it.
             purpose: The name of the random stream of the batch order. Two fits with one purpose
                 see the same batches.
+            after_epoch: A function of the number of epochs so far, called after each; it may read
+                the models.
             **changes: Training settings for this fit, such as ``lr``, ``batch``, ``epochs``,
                 ``steps``, ``clip`` or ``optimiser``.
 
@@ -273,18 +280,13 @@ class Client:
         samples = self.train
         positions = _positions(on, len(samples))
         lr = changes.get("lr", self.lr)
-        if self._deferral is not None and gradient is None and memory is None:
+        is_plain = gradient is None and memory is None and after_epoch is None
+        if self._deferral is not None and is_plain:
             self._plan(models, losses, positions, training, lr, purpose)
         self._has_computed = True
         order, noise = self.stream(purpose), self.stream(f"{purpose} inputs")
         takes_single = all(m.takes_single for m in models)
-        memories = [memory]
-        if len(models) > 1:
-            memories = [(memory or {}).get(str(k)) for k in range(len(models))]
-        steppers = [
-            Stepper(m.trained, training, lr, own, gradient)
-            for m, own in zip(models, memories, strict=True)
-        ]
+        steppers = _steppers(models, training, lr, memory, gradient)
         done = Progress()
         with default_generator(self._bench.seed, *self._names(f"{purpose} torch")):
             step = self._step_of(models, losses, steppers)
@@ -305,14 +307,12 @@ class Client:
                     if training.steps and done.steps >= training.steps:
                         break
                 done.epoch += 1
+                if after_epoch is not None:
+                    after_epoch(done.epoch)
                 if done.steps == steps_before:
                     break  # Every batch was skipped: more epochs would not help.
         self.steps, self.skipped = self.steps + done.steps, self.skipped + done.skipped
-        if len(models) == 1:
-            kept: dict[str, Any] = steppers[0].state()
-        else:
-            kept = {str(k): stepper.state() for k, stepper in enumerate(steppers)}
-        return FitResult(done.steps, done.mean_loss, done.skipped, kept)
+        return FitResult(done.steps, done.mean_loss, done.skipped, _optimiser_state(steppers))
 
     def _batches_of(
         self, samples: Samples, positions: Tensor, size: int
@@ -531,6 +531,30 @@ class Client:
         return Tree(gradients, model.name)
 
     minimise = staticmethod(minimise)
+
+
+def _steppers(
+    models: Sequence[Model],
+    training: Training,
+    lr: float,
+    memory: Mapping[str, Any] | None,
+    gradient: GradientHook | None,
+) -> list[Stepper]:
+    """Return the optimiser of each model, with its state after an earlier fit if there is one."""
+    memories = [memory]
+    if len(models) > 1:
+        memories = [(memory or {}).get(str(k)) for k in range(len(models))]
+    return [
+        Stepper(model.trained, training, lr, own, gradient)
+        for model, own in zip(models, memories, strict=True)
+    ]
+
+
+def _optimiser_state(steppers: Sequence[Stepper]) -> dict[str, Any]:
+    """Return the state of the optimisers that a later fit can continue with."""
+    if len(steppers) == 1:
+        return steppers[0].state()
+    return {str(k): stepper.state() for k, stepper in enumerate(steppers)}
 
 
 def _positions(on: Tensor | None, samples: int) -> Tensor:

@@ -264,6 +264,7 @@ class Method:
         composable_update: True if the update is right under any aggregation weights.
         composable_finish: True if `finish`, and what is served afterwards, work on the rounds of
             any method.
+        uses_validation: True if `finish` relies on validation data that no model was trained on.
         compares_groups: True if it is about groups of samples, so that without `data.groups` it
             does nothing of its own.
         reconstruction: True if the full text or code of the paper was not available; tables mark
@@ -287,6 +288,7 @@ class Method:
     composable_weights: ClassVar[bool] = False
     composable_update: ClassVar[bool] = False
     composable_finish: ClassVar[bool] = False
+    uses_validation: ClassVar[bool] = False
     compares_groups: ClassVar[bool] = False
     reconstruction: ClassVar[bool] = False
     paper: ClassVar[str] = ""
@@ -330,6 +332,17 @@ class Method:
     def advice(self, rounds: int) -> str:
         """Return what a user should know before a training of so many rounds; empty: nothing."""
         return ""
+
+    def held_out_rounds(self, rounds: int) -> int | None:
+        """Return the last round up to which no model is trained on validation data.
+
+        Afterwards values on validation data are values on training data. None: never.
+
+        Args:
+            rounds: The number of rounds. This number as the result means that clients train on
+                validation data only after the last round.
+        """
+        return None
 
     def models(
         self, task: Task, others: Mapping[str, Callable[[], nn.Module]]

@@ -627,6 +627,7 @@ def _metadata(session: Session, job: Job, roster: Roster) -> dict[str, Any]:
         "fingerprint of": "clients",  # runs of formats 1 and 2 have one of the whole federation
         "method": experiment.model_dump(mode="json")["method"],
         "defaults": DEFAULTS,
+        "held out rounds": experiment.build_method().held_out_rounds(experiment.rounds),
         "not portable": experiment.why_not_portable,
         "metrics": _facts_of_metrics(experiment, roster.task),
     }

@@ -279,6 +279,47 @@ def combine(
     return Tree(tensors, first.model, first.untrained)
 
 
+class RunningMean:
+    """The mean of trees that are added one after another, in the memory of one.
+
+    Sums run in float64. Integer entries take the maximum, as in `combine`.
+
+    Attributes:
+        count: The number of trees so far.
+
+    Example:
+        >>> mean = RunningMean()
+        >>> for number in (1.0, 4.0, 7.0):
+        ...     mean.add(Tree({"w": torch.tensor([number])}))
+        >>> mean.tree()["w"]
+        tensor([4.])
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._last = Tree({})
+        self._means: dict[str, Tensor] = {}
+
+    def add(self, tree: Tree) -> None:
+        """Add a tree with the same entries as those before it."""
+        self.count += 1
+        self._last = tree
+        for name, tensor in tree.items():
+            if name not in self._means:
+                is_number = tensor.is_floating_point()
+                self._means[name] = tensor.double() if is_number else tensor.clone()
+            elif tensor.is_floating_point():
+                mean = self._means[name]
+                mean += (tensor.double() - mean) / self.count
+            else:
+                self._means[name] = torch.maximum(self._means[name], tensor)
+
+    def tree(self) -> Tree:
+        """Return the mean, with the names and types of the trees; at least one was added."""
+        tensors = {name: mean.to(self._last[name].dtype) for name, mean in self._means.items()}
+        return Tree(tensors, self._last.model, self._last.untrained)
+
+
 def gram(trees: Sequence[Tree]) -> np.ndarray:
     """Return the matrix of inner products over the trained entries, in float64.
 

@@ -87,7 +87,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "standalone, other numbers": {"name": "standalone"},
     "fedavg": {"name": "fedavg"},
     "finetune": {"name": "finetune"},
-    "poise": {"name": "poise"},
+    "poise": {"name": "poise", "variant": "one"},
     "ditto": {"name": "ditto"},
     "fedprox": {"name": "fedprox"},
     "fedakd": {"name": "fedakd"},
@@ -110,7 +110,7 @@ GRID: dict[str, dict[str, list[Any]]] = {  # the first value is the default
     "fedekd": {"method.lambda_kd": [1.0, 0.3]},
     "feddc": {"training.lr": [0.05, 0.1]},
 }
-_PLAIN = {"name": "poise", "fold": False}
+_PLAIN = {"name": "poise", "variant": "one", "fold": False}
 ABLATIONS: dict[str, dict[str, Any]] = {
     "without alone": {**_PLAIN, "alone": False},
     "without offsets": {**_PLAIN, "offsets": False},

@@ -70,9 +70,9 @@ def fold(federation: Federation, number: int, seed: int) -> Federation:
     )
 
 
-def known() -> dict[tuple[Any, ...], dict[str, Any]]:
-    """What was run: (part, model, setting, method, seed) -> its record."""
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+def known(results: Path = RESULTS) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the runs so far: (part, model, setting, method, seed) -> record."""
+    lines = results.read_text().splitlines() if results.exists() else []
     return {key_of(record): record for record in map(json.loads, lines)}
 
 
@@ -92,8 +92,9 @@ def named(key: tuple[Any, ...]) -> dict[str, Any]:
 class Study:
     """Runs, one after another, each kept as it ends."""
 
-    def __init__(self) -> None:
-        self.done = known()
+    def __init__(self, results: Path = RESULTS) -> None:
+        self.results = results
+        self.done = known(results)
         self.right: dict[
             tuple[Any, ...], list[np.ndarray]
         ] = {}  # of training alone: which test samples it gets right
@@ -167,6 +168,9 @@ class Study:
             "steps": sum(row["steps"] for row in rows),
             "bytes": [sum(row[way] for row in rows) for way in ("bytes_down", "bytes_up")],
         }
+        if "loss" in wanted.evaluation.metrics:
+            losses = run.final("loss")
+            record["nll"] = [round(losses[client], 6) for client in federation.ids]
         assert all(
             abs(mean.mean() - value) < 1e-4
             for mean, value in zip(right, record["accuracy"], strict=True)
@@ -231,9 +235,9 @@ class Study:
         for seed in settings.TUNING:
             for setting in ("pow", "dirichlet-0.1", "dirichlet-0.5"):
                 alone = {"against": "standalone + validation"}
-                self.one("fold", setting, "plain", Poise(fold=False), seed, **alone)
+                self.one("fold", setting, "plain", Poise(variant="one", fold=False), seed, **alone)
                 self.one("fold", setting, "folded", variants.Folded(), seed, **alone)
-                self.one("fold", setting, "folded-all", Poise(), seed, **alone)
+                self.one("fold", setting, "folded-all", Poise(variant="one"), seed, **alone)
                 if ("fold", "mlp", setting, "crossed", seed) not in self.done:
                     with tempfile.TemporaryDirectory() as folder:
                         noted = str(Path(folder) / "noted.npz")
@@ -287,7 +291,7 @@ class Study:
                         "prior",
                         setting,
                         f"{prior}, nobody lies",
-                        Poise(fold=False, prior=prior),
+                        Poise(variant="one", fold=False, prior=prior),
                         seed,
                     )
                     self.one(
@@ -345,7 +349,7 @@ class Study:
         if key in self.done:
             return
         method = (
-            Poise(fold=not label.endswith("plain"))
+            Poise(variant="one", fold=not label.endswith("plain"))
             if label.startswith("poise")
             else tuned_to(label.partition(",")[0], {})[0]
         )
@@ -366,7 +370,7 @@ class Study:
 
     def keep(self, record: dict[str, Any]) -> None:
         """Append a record to the results."""
-        with RESULTS.open("a") as file:
+        with self.results.open("a") as file:
             file.write(json.dumps(record) + "\n")
         self.done[key_of(record)] = record
         said = (
@@ -385,7 +389,7 @@ class Study:
         for seed in settings.REPORT:
             for setting in ("dirichlet-0.5", "ics-5"):
                 for label, method in {
-                    "plain": Poise(fold=False),
+                    "plain": Poise(variant="one", fold=False),
                     **settings.ABLATIONS,
                     "hard choice": variants.Hard(fold=False),
                 }.items():
@@ -474,9 +478,9 @@ def kept() -> str:
 def poise(label: str) -> Poise:
     """Poise as the decisions made it; one that was crossed would need its folds, and is not run here."""
     forms: dict[str, Poise] = {
-        "plain": Poise(fold=False),
+        "plain": Poise(variant="one", fold=False),
         "folded": variants.Folded(),
-        "folded-all": Poise(),
+        "folded-all": Poise(variant="one"),
     }
     return forms[label]
 

@@ -1,15 +1,20 @@
-"""Variants of Poise that the study tries: folded validation data, liars, a hard choice."""
+"""Variants of Poise: of its first form in the first study, and of its second in development."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
+from torch import nn
 
 from equipoise.client import Client
+from equipoise.method import Method
 from equipoise.methods.poise import Poise
+from equipoise.models import Model
 from equipoise.records import Down, Up
+from equipoise.tree import RunningMean
 from equipoise.weighting import mixture_weights, simplex_grid
 
 LYING = ("0", "1")
@@ -19,6 +24,8 @@ ORDER = ("alone", "global", "offsets", "tuned")
 @dataclass(frozen=True)
 class Folded(Poise):
     """Offsets and fine-tuning see the validation data, but the model trained alone does not."""
+
+    variant: Literal["two", "one"] = "one"
 
     def prepare(self, client: Client, down: Down) -> Up:
         """Train the experts and drop the model trained alone on all data."""
@@ -31,9 +38,11 @@ class Folded(Poise):
 class Noting(Poise):
     """Poise that stores the likelihoods of the experts."""
 
+    variant: Literal["two", "one"] = "one"
+
     def settle(self, client: Client, down: Down) -> Up:
         """Store the likelihoods and compute the weights."""
-        client.state["noted"] = client.state["_chances"]
+        client.state["noted"] = client.state["likelihoods"]
         return super().settle(client, down)
 
 
@@ -41,11 +50,13 @@ class Noting(Poise):
 class Given(Poise):
     """Poise with likelihoods and prior from a file of arrays by client."""
 
+    variant: Literal["two", "one"] = "one"
+
     noted: str = ""
 
     def settle(self, client: Client, down: Down) -> Up:
         """Compute the weights from the file."""
-        client.state.pop("_chances", None)
+        client.state.pop("likelihoods", None)
         with np.load(self.noted) as arrays:
             client.state["weights"] = torch.from_numpy(
                 mixture_weights(arrays[client.id], arrays["prior"], self.kappa)
@@ -60,9 +71,11 @@ class Hard(Poise):
     Without validation data it is the global model.
     """
 
+    variant: Literal["two", "one"] = "one"
+
     def settle(self, client: Client, down: Down) -> Up:
         """Give all weight to the best expert."""
-        logs = np.log(np.asarray(client.state.pop("_chances"))).sum(0)
+        logs = np.log(np.asarray(client.state.pop("likelihoods"))).sum(0)
         best = int(logs.argmax()) if len(client.validation) else ORDER.index("global")
         client.state["weights"] = torch.eye(len(logs), dtype=torch.float64)[best]
         return Up()
@@ -71,6 +84,8 @@ class Hard(Poise):
 @dataclass(frozen=True)
 class Lying(Poise):
     """Poise with two clients that step the other way and claim the global model is the best expert."""
+
+    variant: Literal["two", "one"] = "one"
 
     def client(self, client: Client, down: Down) -> Up | None:
         """Train, and reverse the step of a lying client."""
@@ -93,3 +108,62 @@ class Lying(Poise):
             else grid[best]
         )
         return Up(evidence=torch.from_numpy(said))
+
+
+# Development of the second form.
+
+
+@dataclass(frozen=True)
+class WithoutGlobal(Poise):
+    """The second form without the global model as an expert; its offsets and tuned form stay."""
+
+    def experts(self, client: Client, down: Down) -> tuple[dict[str, nn.Module], dict[str, str]]:
+        """Return the experts but for the global model."""
+        nets, experts = super().experts(client, down)
+        del experts["global"]
+        return nets, experts
+
+
+@dataclass(frozen=True)
+class SeveralLengths(Poise):
+    """The second form with two more experts from the path of tuning: at a quarter and at half."""
+
+    def make_experts(self, client: Client, shared: Model, start: Model) -> None:
+        """Tune once, and keep models of the path next to the mean of its second half."""
+        Poise.make_experts(replace(self, tune_epochs=0), client, shared, start)
+        epochs = self.tuning_epochs(client)
+        quarter, half = max(1, epochs // 4), max(1, epochs // 2)
+        model = client.load(start.tree())
+        mean = RunningMean()
+
+        def keep(epoch: int) -> None:
+            if epoch == quarter:
+                client.state["at_quarter"] = model
+            if epoch == half:
+                client.state["at_half"] = model
+            if epoch > epochs // 2:
+                mean.add(model.tree())
+
+        client.fit(model, epochs=epochs, purpose="tune", after_epoch=keep)
+        client.state["tuned"] = mean.tree()
+
+    def experts(self, client: Client, down: Down) -> tuple[dict[str, nn.Module], dict[str, str]]:
+        """Return the experts and the two models of the path."""
+        nets, experts = super().experts(client, down)
+        for name in ("at_quarter", "at_half"):
+            nets[name] = client.load(client.state[name]).net
+            experts[name] = name
+        return nets, experts
+
+
+@dataclass(frozen=True)
+class VariantX(Poise):
+    """G trains on all data throughout; clients judge at the end, so the evidence is not clean."""
+
+    hold: float = 1.0
+
+    def client(self, client: Client, down: Down) -> Up | None:
+        """Train L_k on training data and G on all data."""
+        self.learn_alone(client, down)
+        with client.training_on_all():
+            return Method.client(self, client, down)

@@ -232,15 +232,16 @@ def test_further_columns_are_shown_when_asked_for_and_the_majority_when_it_is_kn
         "worst_change",
         "harmed",
         "cf",
+        "steps",
         "megabytes",
         "seconds",
     ]
     assert list(found.columns) == usual and not said(found, "majority class")
     assert list(replace(found, optional=("best", "d_cos")).columns) == [
-        *usual[:-2],
+        *usual[:-3],
         "best",
         "d_cos",
-        *usual[-2:],
+        *usual[-3:],
     ]
     known = with_scores(found, majority={"0": 0.5, "1": 0.25, "gone": 0.9})
     assert list(known.columns)[:2] == ["average", "majority"] and said(
@@ -253,7 +254,7 @@ def test_further_columns_are_shown_when_asked_for_and_the_majority_when_it_is_kn
     header, rows = formats.grid_of(known, "iid", lambda text, place: text)
     assert header[:4] == ["method", "rank", "average", "majority class"] and rows[1][3] == "37.5"
     without, _ = formats.grid_of(known, "iid", lambda text, place: text, with_cost=False)
-    assert header == [*without, "MB", "seconds"]
+    assert header == [*without, "steps", "MB", "seconds"]
 
 
 ROUNDS = tuple(range(1, 21))

@@ -148,6 +148,19 @@ def test_early_stopping_says_what_is_missing(tmp_path: Path) -> None:
             eq.EarlyStopping(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("method", "held_out"),
+    [({"name": "poise"}, 2), ({"name": "finetune", "validation": True}, 0)],
+)
+def test_early_stopping_refuses_a_method_that_trains_on_validation_data(
+    method: dict[str, Any], held_out: int, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"trains on them after round {held_out} of 3"):
+        eq.run(experiment(method=method, rounds=3), tmp_path / "run", eq.EarlyStopping())
+    for name, clean in (("a", {"name": "poise", "fold": False}), ("b", {"name": "finetune"})):
+        eq.run(experiment(method=clean, rounds=1), tmp_path / name, eq.EarlyStopping())
+
+
 def test_a_start_names_the_folder_and_the_first_round(tmp_path: Path) -> None:
     starts: list[RunStart] = []
     with pytest.raises(ZeroDivisionError):

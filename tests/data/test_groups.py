@@ -13,6 +13,7 @@ import equipoise as eq
 from equipoise.data import federate
 from equipoise.data.groups import Groups
 from equipoise.data.pipeline import prepare_client
+from equipoise.data.roster import roster_of
 from tests.helpers.group_sites import GROUPS, SCHEMA, hospitals, write_sites
 
 
@@ -141,3 +142,16 @@ def test_numbers_to_predict_and_data_without_columns_have_no_groups() -> None:
         federate(eq.DataConfig(groups=["s"]), 0, numbers)
     with pytest.raises(ValueError, match="digits, which has none"):
         federate(eq.DataConfig(name="digits", groups=["s"]), 0)
+
+
+def test_the_fingerprint_of_a_client_follows_from_its_groups_and_not_from_their_numbers(
+    folder: Path, tmp_path: Path
+) -> None:
+    whole = roster_of(federate(config(folder, apart=True), 0)).fingerprints
+    own = roster_of(prepare_client(config(folder, apart=True), 0, "north")).fingerprints
+    assert own["north"] == whole["north"]
+    tables = hospitals()
+    tables["north"]["sex"] = np.where(tables["north"]["sex"] == "f", "m", "f")
+    swapped = write_sites(tmp_path / "swapped", tables)
+    others = roster_of(federate(config(swapped, apart=True), 0)).fingerprints
+    assert others["north"] != whole["north"] and others["east"] == whole["east"]

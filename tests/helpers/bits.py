@@ -12,6 +12,7 @@ import math
 import platform
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,18 @@ def norms(values: dict[str, Any]) -> dict[str, float]:
 OPTIONS: dict[str, dict[str, Any]] = {**QUICK, "corefed": {"rep": "literal"}}
 
 
-def settings(method: str, network: str) -> dict[str, Any]:
+# recorded under a former default that methods still have
+FORMER: dict[str, dict[str, Any]] = {"poise": {"variant": "one"}}
+
+
+def settings(method: str, network: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "data": {"name": "digits", "partition": "dirichlet:0.5", "clients": 4, "samples": 240},
         "models": dict.fromkeys(
             ("model", "private", "proxy"),
             WITHOUT_NORM if method == "fedmdfg" and network == "cnn" else NETWORKS[network],
         ),
-        "method": {"name": method, **OPTIONS.get(method, {})},
+        "method": {"name": method, **options},
         "training": {"lr": 0.05, "batch": 16},
         "participation": {"number": 3},
         "evaluation": {"every": 0},
@@ -87,8 +92,11 @@ def settings(method: str, network: str) -> dict[str, Any]:
     }
 
 
-def found(method: str, network: str, folder: Path) -> dict[str, Any]:
-    values = everything(eq.run(eq.Experiment(**settings(method, network)), folder))
+def found(
+    method: str, network: str, folder: Path, options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    chosen = OPTIONS.get(method, {}) if options is None else options
+    values = everything(eq.run(eq.Experiment(**settings(method, network, chosen)), folder))
     return {"digest": digest(values), "norm": math.hypot(*norms(values).values())}
 
 

@@ -114,7 +114,7 @@ def made_up_result(
         models={"global": ModelResult("global", metrics)},
         clients=list(values),
         sizes={"train": [100] * len(values)},
-        cost={"megabytes": 1.0, "seconds": 2.0},
+        cost={"steps": 30.0, "megabytes": 1.0, "seconds": 2.0},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,10 +23,21 @@ def test_every_method_has_its_digests() -> None:
 def test_the_final_state_is_that_of_the_commit_that_recorded_it(
     method: str, network: str, tmp_path: Path
 ) -> None:
-    expected, found = (
-        EXPECTED["methods"][method][network],
-        bits.found(method, network, tmp_path / "run"),
+    assert_recorded(
+        EXPECTED["methods"][method][network], bits.found(method, network, tmp_path / "run")
     )
+
+
+@pytest.mark.parametrize("network", bits.NETWORKS)
+@pytest.mark.parametrize("method", bits.FORMER)
+def test_a_former_default_gives_the_state_that_was_recorded_under_it(
+    method: str, network: str, tmp_path: Path
+) -> None:
+    state = bits.found(method, network, tmp_path / "run", bits.FORMER[method])
+    assert_recorded(EXPECTED["former"][method][network], state)
+
+
+def assert_recorded(expected: dict[str, Any], found: dict[str, Any]) -> None:
     # on any processor, but for rounding
     assert found["norm"] == pytest.approx(expected["norm"], rel=0.02)
     if bits.processor() != EXPECTED["processor"]:

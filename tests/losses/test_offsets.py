@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from equipoise.losses import class_offsets, mean_offset, offsets
+from equipoise.task import Task
 
 
 def problem(
@@ -107,13 +108,14 @@ def test_of_numbers_it_is_the_mean_residual_pulled_to_zero() -> None:
     assert mean_offset(predictions, y, 3.0).tolist() == [1.0]
     assert mean_offset(predictions, y, 0.0).tolist() == [2.0]
     assert mean_offset(np.empty((0, 1)), np.empty(0)).tolist() == [0.0]
-    assert offsets(predictions, y, 3.0, classifies=False).tolist() == [1.0]
+    assert offsets(predictions, y, 3.0, Task("regression", (1,), 1)).tolist() == [1.0]
 
 
 def test_of_classes_it_is_that_of_every_class() -> None:
     logits, labels = problem(20, 3, 10)
     np.testing.assert_array_equal(
-        offsets(logits, labels, 0.7, classifies=True), class_offsets(logits, labels, 0.7)
+        offsets(logits, labels, 0.7, Task("classification", (1,), 3)),
+        class_offsets(logits, labels, 0.7),
     )
     np.testing.assert_array_equal(class_offsets(logits, labels), class_offsets(logits, labels, 1.0))
 

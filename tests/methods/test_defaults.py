@@ -15,7 +15,12 @@ WITHOUT_A_PAGE: dict[str, dict[str, Any]] = {
     "fedavg": {"average": "size"},
     "fedavgm": {"average": "size", "beta": 0.9, "dampening": 0.0, "server_rate": 1.0},
     "fedprox": {"average": "size", "mu": 0.01},
-    "finetune": {"average": "size", "tune_epochs": 5},
+    "finetune": {
+        "average": "size",
+        "tune_average": "none",
+        "tune_epochs": 5,
+        "validation": False,
+    },
     "scaffold": {"server_rate": 1.0},
     "standalone": {"model": "model"},
 }
@@ -97,7 +102,7 @@ def test_what_a_method_is_by_default(flag: str) -> None:
 
 
 NEEDS = {
-    "labels": {"fedekd", "fedequilibria", "fedgkd", "pfedck", "poise"},
+    "labels": {"fedekd", "fedequilibria", "fedgkd", "pfedck"},
     "sgd": {"feddc", "qfedavg", "scaffold"},
     "validation": {"cffl", "fedave", "fedsac"},
     "classes": {

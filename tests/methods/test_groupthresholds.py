@@ -132,7 +132,7 @@ def test_groups_with_few_samples_keep_the_threshold_of_the_model(
 
 
 def test_it_shifts_the_model_that_poise_serves(tmp_path: Path, folder: Path) -> None:
-    method = {"name": "poise", "finish": "groupthresholds"}
+    method = {"name": "poise", "fold": False, "finish": "groupthresholds"}
     result = read_result(finished(tmp_path / "run", folder, method=method, data=dict(SPLIT)))
     assert result.main_model == "groupthresholds" and "personal" in result.models
     own = result.models["groupthresholds"].groups

@@ -17,13 +17,15 @@ from equipoise import simulate
 from equipoise.client import Client
 from equipoise.composition import compose
 from equipoise.data import Federation
-from equipoise.method import Ups
+from equipoise.method import Method, Ups
+from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.finetune import Finetune
 from equipoise.methods.poise import Poise
 from equipoise.methods.standalone import Standalone
 from equipoise.records import Down, Up
-from equipoise.runs import Run
+from equipoise.runs import Run, read_result
 from equipoise.runs.export import export
+from equipoise.runs.notes import notes
 from equipoise.weighting import (
     log_likelihoods,
     mixture_weights,
@@ -31,6 +33,7 @@ from equipoise.weighting import (
     posterior_mean,
     simplex_grid,
 )
+from tests.helpers.callbacks import Calling
 from tests.helpers.counting import counted
 from tests.helpers.digits import refused
 from tests.helpers.images import NETWORKS, play, shared
@@ -91,7 +94,7 @@ def values(run: Run, model: str, metric: str = "accuracy") -> dict[tuple[str, st
 def test_global_is_fedavg_and_alone_is_standalone_bit_for_bit(
     switches: str, network: str, tmp_path: Path
 ) -> None:
-    run = play(Poise(**SWITCHES[switches]), tmp_path / "poise", network)
+    run = play(Poise(**SWITCHES[switches], fold=False), tmp_path / "poise", network)
     assert_equal(shared(run), shared(play("fedavg", tmp_path / "fedavg", network)))
     alone = client_states(play("standalone", tmp_path / "alone", network))
     for client, own in client_states(run, 3).items():
@@ -99,6 +102,24 @@ def test_global_is_fedavg_and_alone_is_standalone_bit_for_bit(
         assert set(own) == {"local"}, "nothing is done for the end before it"
     if switches == "no alone":
         assert not client_states(run, 3) and set(run.models()) == {"personal", "global"}
+
+
+@pytest.mark.parametrize("hold", [0.4, 1.0])
+def test_before_clients_judge_the_models_are_those_of_fedavg_and_standalone(
+    hold: float, tmp_path: Path
+) -> None:
+    held_out = {0.4: 1, 1.0: 3}[hold]
+    run = play(Poise(hold=hold), tmp_path / "poise", on=skewed())
+    plain = play("fedavg", tmp_path / "fedavg", on=skewed())
+    alone = play("standalone", tmp_path / "alone", on=skewed())
+    assert_equal(shared(run, held_out), shared(plain, held_out))
+    before, after = client_states(run, held_out), client_states(run, 3)
+    for client, own in before.items():
+        assert_equal(own["local"], client_states(alone, held_out)[client]["local"])
+        assert set(own) == {"local"}, "nothing is done for the end before it"
+        has_judged = {"judged", "likelihoods", "tuned", "offsets"} <= set(after[client])
+        assert has_judged == (hold < 1)
+    assert torch.equal(shared(run)["head.weight"], shared(plain)["head.weight"]) == (hold == 1)
 
 
 def test_alone_keeps_its_optimiser_where_standalone_does(tmp_path: Path) -> None:
@@ -112,7 +133,7 @@ def test_alone_keeps_its_optimiser_where_standalone_does(tmp_path: Path) -> None
     }
     run, alone = (
         play(method, tmp_path / name, "cnn", training=training)
-        for name, method in (("a", Poise()), ("b", Standalone()))
+        for name, method in (("a", Poise(fold=False)), ("b", Standalone()))
     )
     for client, own in client_states(run, 3).items():
         assert_equal(own["local"], client_states(alone)[client]["local"])
@@ -124,7 +145,8 @@ def test_alone_keeps_its_optimiser_where_standalone_does(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_with_the_global_expert_alone_it_predicts_as_fedavg(network: str, tmp_path: Path) -> None:
-    run = play(Poise(**SWITCHES["global only"]), tmp_path / "poise", network, on=skewed())
+    method = Poise(**SWITCHES["global only"], fold=False)
+    run = play(method, tmp_path / "poise", network, on=skewed())
     plain = play("fedavg", tmp_path / "fedavg", network, on=skewed())
     assert values(run, "personal") == values(plain, "global")
     assert values(run, "personal", "loss") == pytest.approx(
@@ -155,8 +177,8 @@ def test_merit_moves_weight_to_the_model_trained_alone(tmp_path: Path) -> None:
 
 def test_the_tuned_expert_is_the_personal_model_of_finetune_bit_for_bit(tmp_path: Path) -> None:
     run, plain = (
-        play(Poise(tune_epochs=3, fold=False), tmp_path / "a", "cnn"),
-        play(Finetune(tune_epochs=3), tmp_path / "b", "cnn"),
+        play(Poise(tune_epochs=3, tune_steps=0, fold=False), tmp_path / "a", "cnn"),
+        play(Finetune(tune_epochs=3, tune_average="second_half"), tmp_path / "b", "cnn"),
     )
     for client, own in ends(run).items():
         assert_equal(own["tuned"], ends(plain)[client]["tuned"])
@@ -415,7 +437,11 @@ def test_test_data_change_no_weight(tmp_path: Path) -> None:
 
 def test_partial_participation_ends_with_everybody(tmp_path: Path) -> None:
     run = play(
-        Poise(), tmp_path / "run", on=skewed(), participation={"number": 1, "floor": 1}, rounds=2
+        Poise(fold=False),
+        tmp_path / "run",
+        on=skewed(),
+        participation={"number": 1, "floor": 1},
+        rounds=2,
     )
     asked = {client for row in run.rounds() for client in row["joined"]}
     assert asked < set(run.clients) and run.finish()[0]["joined"] == run.clients
@@ -445,14 +471,12 @@ def test_who_missed_the_end_serves_what_it_learnt_alone_and_makes_up_for_it(tmp_
         assert {
             key: v for key, v in values(run, "personal", "loss").items() if key[0] == client
         } == {key: v for key, v in values(run, "alone", "loss").items() if key[0] == client}
-    assert (
-        "weights" not in ends(run)["bo"]
-        and "tuned" in ends(run)["bo"]
-        and "tuned" not in ends(run)["cy"]
-    )
+    assert "weights" not in ends(run)["bo"] and "judged" not in ends(run)["bo"]
+    assert "weights" not in ends(run)["cy"] and "judged" in ends(run)["cy"]
     late = simulate.resume(tmp_path / "run", experiment=wanted)
     np.testing.assert_array_equal(prior_of(late), prior)
     assert all("weights" in own for own in ends(late).values())
+    assert_equal(ends(late)["bo"]["tuned"], ends(run)["bo"]["tuned"])
     after = values(late, "personal", "loss")
     for client in late.clients:
         same = all(after[key] == before[client][key] for key in after if key[0] == client)
@@ -471,7 +495,8 @@ def test_clients_with_architectures_of_their_own(tmp_path: Path) -> None:
         "clients": {"bo": other, "cy": {"name": "mlp", "hidden": [4, 3]}},
     }
     models = {"model": {"name": "mlp", "hidden": [6]}, "private": private}
-    wanted = eq.Experiment(**settings(Poise(), models=models), dataset=eq.from_sites(skewed()))
+    config = settings(Poise(fold=False), models=models)
+    wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
     run = simulate.run(wanted, tmp_path / "run", transport="loopback")
     alone = played(settings(Standalone("private"), models=models), tmp_path / "alone", skewed())
     plain = played(
@@ -488,6 +513,8 @@ def test_clients_with_architectures_of_their_own(tmp_path: Path) -> None:
     }
     assert shapes["ada"] == shapes["di"] == 4 and shapes["cy"] == 6 and shapes["bo"] > 6
     assert set(run.final()) == set(run.clients)
+    folded = played(settings(Poise(), models=models), tmp_path / "folded", skewed())
+    assert set(folded.final()) == set(folded.clients) and not folded.rejected()
 
 
 def test_one_client_of_one_sample(tmp_path: Path) -> None:
@@ -507,21 +534,162 @@ def test_it_is_a_base_for_weights_and_inputs(tmp_path: Path) -> None:
     )
 
 
+# The guard, and the length of tuning.
+
+
+def judged_client(rounds: int = 3, **changes: Any) -> tuple[Client, Poise]:
+    """Return a client that has judged a model, and the method."""
+    method = Poise(tune_epochs=1, tune_steps=0, **changes)
+    bench, _ = bench_of(settings(method, models={"model": NETWORKS["mlp"]}), skewed())
+    client = Client(bench, "cy", rounds + 1, rounds, {})
+    method.judge(client, Down(model=bench.initial("model")))
+    return client, method
+
+
+def test_a_global_model_that_became_worse_after_judging_does_not_count() -> None:
+    client, method = judged_client()
+    good = client.initial()
+    bad = good + 50.0 * good.params
+    judged_tuned = client.state["tuned"]
+    method.prepare(client, Down(model=bad))
+    assert_equal(client.state["guarded"], good)
+    method.settle(client, Down(prior=torch.full((4,), 0.25, dtype=torch.float64)))
+    served = method.serves(client, Down(model=bad))
+    personal = served["personal"].model.net  # type: ignore[union-attr]
+    assert_equal(personal.features["global"].state_dict(), good)
+    assert_equal(served["global"].model.tree(), bad)  # type: ignore[union-attr]
+    assert (client.state["tuned"] - judged_tuned).norm() < (bad - good).norm() / 10
+
+
+def test_a_global_model_that_is_not_finite_for_this_client_does_not_count() -> None:
+    client, method = judged_client()
+    method.prepare(client, Down(model=1e30 * client.initial()))
+    assert "guarded" in client.state
+    assert all(torch.isfinite(tensor).all() for tensor in client.state["tuned"].values())
+
+
+def test_a_better_global_model_replaces_the_one_that_was_judged() -> None:
+    client, method = judged_client()
+    better = client.load(client.initial())
+    client.fit(better, epochs=3)
+    method.prepare(client, Down(model=better.tree()))
+    assert "guarded" not in client.state and "judged" not in client.state
+
+
+@pytest.mark.parametrize(
+    ("changes", "epochs"),
+    [
+        ({"tune_epochs": 5, "tune_steps": 100, "tune_cap": 3}, 8),  # of 13 batches of five samples
+        ({"tune_epochs": 5, "tune_steps": 30, "tune_cap": 3}, 5),
+        ({"tune_epochs": 5, "tune_steps": 1000, "tune_cap": 3}, 9),  # three times three rounds
+        ({"tune_epochs": 5, "tune_steps": 1000, "tune_cap": 1}, 5),
+    ],
+)
+def test_clients_with_little_data_tune_for_more_epochs_up_to_a_limit(
+    changes: dict[str, int], epochs: int
+) -> None:
+    method = Poise(**changes)  # type: ignore[arg-type]
+    bench, _ = bench_of(settings(method, models={"model": NETWORKS["mlp"]}), skewed())
+    client = Client(bench, "ada", 1, 3, {})
+    assert -(-len(client.train) // 5) == 13
+    assert method.tuning_epochs(client) == epochs
+
+
+@pytest.mark.parametrize(
+    ("method", "rounds", "held_out"),
+    [
+        (Poise(), 15, 10),
+        (Poise(), 60, 40),
+        (Poise(), 1, 1),
+        (Poise(hold=0.29), 100, 29),
+        (Poise(hold=0.01), 15, 1),
+        (Poise(hold=1.0), 15, 15),
+        (Poise(variant="one"), 15, 15),
+        (Poise(fold=False), 15, None),
+        (compose(FedAvg(), finish=Poise()), 15, 15),
+        (compose(FedAvg(), finish=Poise(fold=False)), 15, None),
+    ],
+)
+def test_the_rounds_in_which_validation_data_are_held_out(
+    method: Method, rounds: int, held_out: int | None
+) -> None:
+    assert method.held_out_rounds(rounds) == held_out
+
+
+# Clients that differ in when they judge.
+
+
+def test_a_client_that_is_never_asked_after_the_hold_out_phase_judges_at_the_end(
+    tmp_path: Path,
+) -> None:
+    run = play(Poise(), tmp_path / "run", on=skewed(), participation={"number": 2})
+    late = set(run.clients) - set(run.rounds()[-1]["joined"])
+    before = client_states(run, 3)
+    assert late and all("likelihoods" not in before.get(client, {}) for client in late)
+    assert all("likelihoods" in before[client] for client in run.rounds()[-1]["joined"])
+    for own in ends(run).values():
+        assert on_simplex(own["weights"]) and not {"likelihoods", "judged"} & set(own)
+
+
+def test_validation_data_decide_before_they_are_trained_on(tmp_path: Path) -> None:
+    """Other validation labels change nothing but the evidence, until a client has judged."""
+
+    def relabelled(federation: Federation) -> Federation:
+        places = torch.from_numpy(federation.validation.index.copy())
+        federation.y[places] = CLASSES - 1 - federation.y[places]
+        return federation
+
+    plain = play(Poise(), tmp_path / "plain", on=skewed())
+    with federation_changed(relabelled):
+        other = play(Poise(), tmp_path / "other", on=skewed())
+    assert_equal(shared(plain, 2), shared(other, 2))
+    first, second = client_states(plain, 3), client_states(other, 3)
+    for client in plain.clients:
+        for name in ("judged", "tuned"):
+            assert_equal(first[client][name], second[client][name])
+        assert not torch.equal(first[client]["likelihoods"], second[client]["likelihoods"])
+
+
+@pytest.mark.parametrize("stopped_after", [2, 3])
+def test_killed_and_resumed_it_gives_the_same_bits(stopped_after: int, tmp_path: Path) -> None:
+    config = settings(Poise(), models={"model": NETWORKS["mlp"]}, rounds=3)
+    wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
+    whole = simulate.run(wanted, tmp_path / "whole")
+
+    def stop(record: Any) -> None:
+        if record.round == stopped_after:
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        simulate.run(wanted, tmp_path / "cut", Calling(on_round=stop))
+    again = simulate.resume(tmp_path / "cut", experiment=wanted)
+    assert_same(everything(whole), everything(again))
+    assert whole.final("loss") == again.final("loss")
+
+
+def test_a_run_says_that_validation_values_are_training_values(tmp_path: Path) -> None:
+    run = play(Poise(), tmp_path / "run", on=skewed())
+    assert any("after round 2" in note for note in notes(read_result(run)))
+    plain = play(Poise(fold=False), tmp_path / "plain", on=skewed())
+    assert not any("validation" in note for note in notes(read_result(plain)))
+
+
 # What it costs, ships and refuses.
 
 
 @pytest.mark.parametrize(
     ("switches", "wanted"),
     [
-        ({"fold": False}, 2 + 5 / 6),
-        ({"alone": False, "fold": False}, 1 + 5 / 6),
+        ({}, 2 + 5 / 6),
+        ({"alone": False}, 1 + 5 / 6),
         ({"tune_epochs": 0}, 2.0),
     ],
 )
 def test_training_passes(switches: dict[str, Any], wanted: float, tmp_path: Path) -> None:
     training = {"lr": 0.05, "batch": 5, "epochs": 2}
+    method = Poise(**switches, tune_steps=0, fold=False)
     with counted() as passes:
-        run = play(Poise(**switches), tmp_path / "run", on=skewed(), training=training, rounds=3)
+        run = play(method, tmp_path / "run", on=skewed(), training=training, rounds=3)
     assert passes["client", "gradient"] / (
         6 * sum(run.store.meta("sizes")["train"])
     ) == pytest.approx(wanted)
@@ -559,7 +727,7 @@ def test_the_mixture_ships_as_one_file_with_its_card(tmp_path: Path) -> None:
         for model in ("personal", "global", "alone")
     }
     assert (
-        "- loss on the client's validation data: "
+        "- loss on the client's validation data, which were trained on in the end: "
         + ", ".join(f"{m} {v:.4f}" for m, v in losses.items())
         in text
     )

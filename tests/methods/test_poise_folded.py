@@ -1,4 +1,4 @@
-"""Poise's validation data, folded back once they have judged; and numbers in place of classes."""
+"""Validation data that are trained on once they have judged, in both forms; regression; survival."""
 
 from __future__ import annotations
 
@@ -41,14 +41,16 @@ def together(federation: Federation) -> Federation:
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
-def test_what_is_served_was_trained_on_validation_data_too_and_the_weights_were_not(
+def test_of_the_first_form_what_is_served_was_trained_on_validation_data_and_the_weights_not(
     network: str, tmp_path: Path
 ) -> None:
     plain, run = (
-        play(Poise(fold=fold), tmp_path / str(fold), network, on=skewed()) for fold in (False, True)
+        play(Poise(variant="one", fold=fold), tmp_path / str(fold), network, on=skewed())
+        for fold in (False, True)
     )
     wanted = eq.Experiment(
-        **settings(Poise(), models={"model": NETWORKS[network]}), dataset=eq.from_sites(skewed())
+        **settings(Poise(variant="one"), models={"model": NETWORKS[network]}),
+        dataset=eq.from_sites(skewed()),
     )
     federation = together(eq.data.federate(wanted.data, wanted.seed, wanted.dataset))
     bench, _ = prepare(wanted, federation.task, federation.ids, federation)
@@ -77,17 +79,21 @@ def test_what_is_served_was_trained_on_validation_data_too_and_the_weights_were_
     ) != plain.final("loss")
 
 
-def test_what_folding_costs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", ["one", "two"])
+def test_what_folding_costs(variant: Any, tmp_path: Path) -> None:
     with counted() as passes:
         run = play(
-            Poise(),
+            Poise(variant=variant, tune_steps=0),
             tmp_path / "run",
             on=skewed(),
             training={"lr": 0.05, "batch": 5, "epochs": 2},
             rounds=3,
         )
     train, validation = (sum(run.store.meta("sizes")[part]) for part in ("train", "validation"))
-    assert passes["client", "gradient"] == (2 * 6 + 5) * train + 2 * 5 * (train + validation)
+    # The first form tunes both models at the end. The second trains both on all data in round 3.
+    on_all = {"one": 2 * 5, "two": 2 * 2 + 5}[variant]
+    on_training = {"one": 2 * 6 + 5, "two": 2 * 4 + 5}[variant]
+    assert passes["client", "gradient"] == on_training * train + on_all * (train + validation)
 
 
 def test_validation_data_come_back_as_they_were() -> None:
@@ -180,7 +186,7 @@ def test_of_numbers_the_experts_are_weighed_by_gaussians_and_their_mean_is_serve
 
 
 def test_of_numbers_too_the_global_expert_alone_is_fedavg(tmp_path: Path) -> None:
-    only, _ = numbers(method=Poise(alone=False, offsets=False, tune_epochs=0))
+    only, _ = numbers(method=Poise(alone=False, offsets=False, tune_epochs=0, fold=False))
     plain, _ = numbers(method="fedavg")
     both = [
         simulate.run(wanted, tmp_path / str(place)) for place, wanted in enumerate((only, plain))

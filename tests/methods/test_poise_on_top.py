@@ -12,10 +12,11 @@ import equipoise as eq
 from equipoise import methods, simulate
 from equipoise.cli import app
 from equipoise.composition import IncompatibleComposition, compose
-from equipoise.experiment.specifications import method_from, spec_of
+from equipoise.experiment.specifications import method_from, method_spec, spec_of
 from equipoise.method import Method
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.finetune import Finetune
+from equipoise.methods.groupthresholds import GroupThresholds
 from equipoise.methods.kdia import KDIA
 from equipoise.methods.poise import Poise
 from equipoise.runs import Run
@@ -91,15 +92,15 @@ def test_the_base_and_the_model_trained_alone_are_what_they_were(name: str, tmp_
         assert len(own["@poise"]["weights"]) == experts
 
 
-def test_on_fedavg_it_is_poise_bit_for_bit(tmp_path: Path) -> None:
+def test_on_fedavg_it_is_poise_with_all_rounds_held_out_bit_for_bit(tmp_path: Path) -> None:
     guest, whole = (
         ended(FedAvg(), tmp_path / "a"),
-        played(settings(Poise(), rounds=2, keep=100), tmp_path / "b", skewed()),
+        played(settings(Poise(hold=1.0), rounds=2, keep=100), tmp_path / "b", skewed()),
     )
     for client, own in client_states(whole, END).items():
         theirs = client_states(guest, END)[client]["@poise"]
         assert own.keys() == theirs.keys()
-        for key in ("local", "alone", "tuned"):
+        for key in ("local", "tuned"):
             assert_equal(own[key], theirs[key])
         assert np.array_equal(own["weights"], theirs["weights"])
     for model in ("personal", "global", "alone"):
@@ -184,7 +185,7 @@ def test_clients_that_miss_its_end_make_up_for_it(tmp_path: Path) -> None:
     late = simulate.resume(tmp_path / "run", experiment=wanted)
     after = client_states(late, END + 5)
     assert all(
-        "weights" in own["@poise"] and "_chances" not in own["@poise"] for own in after.values()
+        "weights" in own["@poise"] and "likelihoods" not in own["@poise"] for own in after.values()
     )
     assert_equal(after["ada"]["@poise"]["tuned"], before["ada"]["@poise"]["tuned"])
 
@@ -215,11 +216,13 @@ def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
         ("poise", Poise(rho=2.0), "it ends so already"),
         ("fedavg", FedAvg(), "no end that stands on the rounds of another method"),
         ("fedavg", KDIA(), "such as Poise or Finetune"),
+        ({"name": "finetune", "validation": True}, Poise(), "this method trains on them"),
+        ("poise", GroupThresholds(), "this method trains on them"),
     ],
 )
-def test_what_makes_no_sense_is_refused(base: str, guest: Method, reason: str) -> None:
+def test_what_makes_no_sense_is_refused(base: Any, guest: Method, reason: str) -> None:
     with pytest.raises(IncompatibleComposition, match=reason):
-        compose(methods.make(base), finish=guest)
+        compose(method_from(method_spec(base)), finish=guest)
 
 
 def test_a_base_whose_server_has_no_model_is_refused_before_round_1(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_censoring_at_time_0_is_kept_apart_from_an_event_at_time_0() -> None:
 def test_metrics_and_losses_of_survival_fit_survival_only() -> None:
     cox_task, hazards = Task("survival", (3,), 1), Task("survival", (3,), 20)
     names = [metric.name for metric in registry.METRICS if metric.fits(cox_task)]
-    assert names == ["loss", "c_index", "c_index_ipcw", "integrated_brier"]
+    assert names == ["loss", "c_index", "c_index_ipcw", "c_index_error", "integrated_brier"]
     assert registry.measured(cox_task) == ("c_index", "loss")
     for other in (Task("classification", (3,), 2), Task("regression", (3,), 1)):
         assert not registry.find("c_index").fits(other)
@@ -184,3 +184,30 @@ def test_accuracy_is_refused_for_survival_with_what_fits() -> None:
         ValueError, match=r"accuracy needs classes, but the task is survival.*c_index"
     ):
         registry.check(Task("survival", (3,), 1), ["accuracy"])
+
+
+def simulated(rng: np.random.Generator, patients: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return risks and targets; the risk explains a part of the time, and a third is censored."""
+    risk = rng.normal(size=patients)
+    time = rng.exponential(np.exp(-0.8 * risk))
+    censored = rng.exponential(2.0, size=patients)
+    return risk[:, None], np.where(time <= censored, time, -censored)
+
+
+@pytest.mark.parametrize("patients", [60, pytest.param(200, marks=pytest.mark.slow)])
+def test_intervals_of_the_concordance_cover_the_true_one(patients: int) -> None:
+    rng = np.random.default_rng(patients)
+    true = survival.c_index(*simulated(rng, 3_000))
+    covered = 0
+    for _ in range(400):
+        risk, target = simulated(rng, patients)
+        error = survival.c_index_error(risk, target)
+        covered += abs(survival.c_index(risk, target) - true) <= 1.96 * error
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_the_error_of_the_concordance_is_that_of_an_exact_jackknife() -> None:
+    risk, target = simulated(np.random.default_rng(1), 300)
+    left_out = [survival.c_index(np.delete(risk, i, 0), np.delete(target, i)) for i in range(300)]
+    exact = np.sqrt(299 / 300 * ((left_out - np.mean(left_out)) ** 2).sum())
+    assert survival.c_index_error(risk, target) == pytest.approx(exact, rel=0.03)

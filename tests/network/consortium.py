@@ -136,8 +136,8 @@ def copied(original: Consortium, folder: Path) -> Consortium:
     shutil.copytree(original.server.folder.parent, folder)
     old = str(original.network.server[1])
     new = str(free_port())
-    settings = [folder / "consortium" / parties.PROFILE, *folder.glob("*/kit.yaml")]
-    settings += folder.glob("*/flare/startup/fed_*.json")
+    settings = [folder / "consortium" / parties.PROFILE, *folder.rglob("kit.yaml")]
+    settings += folder.rglob("flare/startup/fed_*.json")
     for path in settings:
         path.write_text(path.read_text().replace(old, new))
     copy = opened(folder, list(original.sites))

@@ -150,6 +150,16 @@ def test_an_abort_before_the_first_round_is_no_refusal(server: Server) -> None:
     assert server.entry.outcome == "aborted" and server.entry.is_active
 
 
+def test_a_run_whose_site_is_away_at_the_beginning_begins_when_it_is_back(server: Server) -> None:
+    away = next(iter(server.connections.values()))
+    away.is_reachable = False
+    outcome = server.run()
+    assert outcome.status == "stopped" and "begins" in outcome.text
+    assert server.entry.is_active and not (server.runs / RUN / "run.db").exists()
+    away.is_reachable = True
+    assert server.run(SUPERVISOR).status == "finished"
+
+
 def test_another_lead_may_not_continue_a_run(server: Server) -> None:
     server.run()
     outcome = server.run("bob@example.org")

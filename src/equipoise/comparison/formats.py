@@ -79,7 +79,7 @@ def grid_of(
         comparison: The comparison.
         partition: The partition.
         mark: Marks a cell by its position, 1 for the best and 2 for the second best.
-        with_cost: Show megabytes and seconds.
+        with_cost: Show training steps, megabytes and seconds.
         columns: The measures to show, in this order; by default those of the table.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 from equipoise.metrics import Metric
 
 CLIENT_SECONDS = ("seconds_per_client", "seconds_per_client_std")
-COST = ("megabytes", "seconds", *CLIENT_SECONDS)  # the same for every metric
+COST = ("steps", "megabytes", "seconds", *CLIENT_SECONDS)  # the same for every metric
 # measured if evaluation.distances is set
 DISTANCES = ("d_cos", "d_man", "embedding_angle", "embedding_manhattan")
 # by group of samples (data.groups)
@@ -127,6 +127,7 @@ def _measures(metric: Metric) -> dict[str, Measure]:
         "d_man": Measure("D_man", lower=True, digits=2),
         "embedding_angle": Measure("angle of features", lower=True, digits=4),
         "embedding_manhattan": Measure("Manhattan of features", lower=True, digits=2),
+        "steps": Measure("steps", lower=None, digits=0),
         "megabytes": Measure("MB", lower=None),
         "seconds": Measure("seconds", lower=None),
         "seconds_per_client": Measure("seconds per client", lower=None, digits=3),

@@ -294,6 +294,23 @@ def check_validation(built: Experiment) -> None:
             "clients a share with data.split, such as [0.7, 0.1, 0.2], and keep `validation` in "
             "evaluation.splits"
         )
+    check_held_out("select", built)
+
+
+def check_held_out(purpose: str, built: Experiment) -> None:
+    """Refuse to choose on validation data that the method trains on.
+
+    Args:
+        purpose: The option that chooses, "select" or "grid".
+        built: The experiment.
+    """
+    method = built.build_method()
+    if method.held_out_rounds(built.rounds) is not None:
+        raise ConfigurationError(
+            f"{purpose}: {method.title} trains on validation data, so they cannot choose; hold "
+            "them out (fold: false of poise, validation: false of finetune), or leave it out of "
+            f"{purpose}"
+        )
 
 
 def _check_models(cells: Sequence[Cell]) -> None:

@@ -30,6 +30,7 @@ from equipoise.comparison.plan import (
     Cell,
     Setting,
     as_config,
+    check_held_out,
     check_model_names,
     default_baseline,
     default_folder,
@@ -225,6 +226,11 @@ class _TableSettings:
                 "grid: settings are chosen on validation data; put `validation` into "
                 "evaluation.splits"
             )
+        settings: dict[str, set[Setting]] = {}
+        for cell in cells:
+            settings.setdefault(cell.label, set()).add(cell.setting)
+            if len(settings[cell.label]) > 1:
+                check_held_out("grid", cell.experiment)
         return self.baseline or default_baseline(labels)
 
 

@@ -113,6 +113,11 @@ def _why_not_finish(base: Method, guest: Method, guests: Mapping[str, Method]) -
         return "its clients share nothing, so there is no model that could be made one's own"
     if type(base) is type(guest):
         return "it ends so already; set its own parameters"
+    if guest.uses_validation and base.held_out_rounds(rounds=1) is not None:
+        return (
+            "it relies on validation data that no model has seen, but this method trains on them; "
+            "set fold or validation of this method to false"
+        )
     return None
 
 

@@ -138,6 +138,16 @@ class Composed(Method):
         texts += [guest.advice(rounds) for _, guest in self._in(*SLOTS)]
         return "; ".join(text for text in texts if text)
 
+    def held_out_rounds(self, rounds: int) -> int | None:
+        """Return that of the base; a guest that finishes trains after the last round only."""
+        of_base = self.base.held_out_rounds(rounds)
+        if of_base is not None:
+            return of_base
+        finishing = self.guests.get("finish")
+        if finishing is None or finishing.held_out_rounds(rounds) is None:
+            return None
+        return rounds
+
     def models(self, task: Task, others: Mapping[str, Factory]) -> Mapping[str, Factory]:
         """Return the models that the parts bring."""
         models = dict(self.base.models(task, others))

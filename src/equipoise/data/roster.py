@@ -234,6 +234,7 @@ def fingerprint(federation: Federation, *parts: np.ndarray) -> str:
         digest.update(f"{len(index)}:".encode())
         for tensor in (federation.x, federation.y):
             digest.update(_bytes_of(tensor, positions))
+        digest.update("".join(_groups_of_rows(federation, positions.numpy())).encode())
     return digest.hexdigest()[:32]
 
 
@@ -241,6 +242,18 @@ def _bytes_of(tensor: Tensor, positions: Tensor) -> memoryview:
     """Return some rows of a tensor as bytes."""
     rows = tensor.index_select(0, positions).contiguous()
     return rows.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _groups_of_rows(federation: Federation, positions: np.ndarray) -> list[str]:
+    """Return the groups of some samples as text; nothing without `data.groups`.
+
+    Names and not codes: the number of a group differs between a site and all sites together.
+    """
+    if federation.groups is None:
+        return []
+    rows = federation.groups.rows(positions)
+    columns = [rows.names_of(column) for column in rows.columns]
+    return ["\x1f".join(names) + "\x1e" for names in zip(*columns, strict=True)]
 
 
 def _fingerprints(federation: Federation, parts: Sequence[Parts]) -> Iterator[str]:
@@ -263,11 +276,13 @@ def _fingerprints(federation: Federation, parts: Sequence[Parts]) -> Iterator[st
             for tensor in (federation.x, federation.y):
                 width = tensor.element_size() * tensor[:1].numel()
                 blocks.append((_bytes_of(tensor, positions), width))
+            groups = _groups_of_rows(federation, positions.numpy())
             bounds = (offsets - offsets[0]).tolist()
             for digest, begin, end in zip(digests, bounds[:-1], bounds[1:], strict=True):
                 digest.update(f"{end - begin}:".encode())
                 for rows, width in blocks:
                     digest.update(rows[begin * width : end * width])
+                digest.update("".join(groups[begin:end]).encode())
         for digest in digests:
             yield digest.hexdigest()[:32]
         first = last

@@ -74,7 +74,8 @@ class Loop:
         rounds = self.experiment.rounds
         state = self._start() if first == 0 else restored(self.store, self.clients)
         was_evaluated = first > rounds + self.finishes
-        start = RunStart(self.store.folder, min(max(1, first), rounds + 1), rounds)
+        held_out = self.method.held_out_rounds(rounds)
+        start = RunStart(self.store.folder, min(max(1, first), rounds + 1), rounds, held_out)
         self.stop = self.monitor.callbacks.on_start(start)
         for number in range(max(1, first), rounds + 1):
             if self.stop:

@@ -13,7 +13,13 @@ from equipoise.losses.embeddings import (
 )
 from equipoise.losses.energies import energy, trust
 from equipoise.losses.fisher import fisher_diagonal
-from equipoise.losses.offsets import class_offsets, mean_offset, offsets
+from equipoise.losses.offsets import (
+    class_offsets,
+    has_offsets,
+    hazard_offsets,
+    mean_offset,
+    offsets,
+)
 from equipoise.losses.prototypes import class_means
 
 __all__ = [
@@ -29,6 +35,8 @@ __all__ = [
     "energy",
     "fisher_diagonal",
     "focal_loss",
+    "has_offsets",
+    "hazard_offsets",
     "kl_divergence",
     "mean_direction",
     "mean_offset",

@@ -7,17 +7,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.validation.arrays import Numbers, float64
+from equipoise.metrics.survival_likelihood import intervals_of
+from equipoise.task import Task
+from equipoise.validation.arrays import Numbers, float64, tensor
 
 # step in any entry: far from the optimum the quadratic model of the loss promises too much
 LONGEST = 2.0
 STEPS, CLOSE = 200, 1e-9
 ROUNDING = 1e-10  # of a loss that is a sum over samples
+BISECTIONS = 100
+EXTREME = 700.0  # logits beyond which exp overflows
 
 
-def offsets(outputs: Numbers, y: Numbers, rho: float, classifies: bool) -> NDArray[np.float64]:
-    """Return `class_offsets` for classification, otherwise `mean_offset`."""
-    return (class_offsets if classifies else mean_offset)(outputs, y, rho)
+def offsets(outputs: Numbers, y: Numbers, rho: float, task: Task) -> NDArray[np.float64]:
+    """Return `class_offsets`, `hazard_offsets` or `mean_offset`, as the task requires.
+
+    Args:
+        outputs: The outputs of a model (samples, outputs).
+        y: The targets.
+        rho: The penalty, positive.
+        task: The task; see `has_offsets`.
+    """
+    if task.classifies:
+        return class_offsets(outputs, y, rho)
+    if task.survives:
+        return hazard_offsets(outputs, y, rho)
+    return mean_offset(outputs, y, rho)
+
+
+def has_offsets(task: Task) -> bool:
+    """Return False for a Cox model, in which a constant that is added to all risks cancels."""
+    return not task.survives or task.outputs > 1
 
 
 def class_offsets(logits: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[np.float64]:
@@ -76,6 +96,38 @@ def mean_offset(predictions: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[n
     """
     gaps = float64(y) - float64(predictions).reshape(-1)
     return np.array([gaps.sum() / (len(gaps) + rho)])
+
+
+def hazard_offsets(logits: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[np.float64]:
+    """Return one offset per interval that fits the hazards to the observed events.
+
+    It minimises the negative log-likelihood of discrete times, plus rho/2 |b|^2. Intervals are
+    independent: of the patients at risk in interval k, sum_i sigmoid(logit_ik + b_k) + rho b_k is
+    the number of events. The left side rises with b_k, which is therefore found by bisection.
+
+    Args:
+        logits: Logits of the hazard (patients, intervals).
+        y: Times as shares of the horizon, negative where censored.
+        rho: The penalty, positive.
+
+    >>> b = hazard_offsets(np.zeros((4, 2)), [0.3, -1.0, -1.0, -1.0])
+    >>> (4 / (1 + np.exp(-b[0])) + b[0]).round(6), (3 / (1 + np.exp(-b[1])) + b[1]).round(6)
+    (np.float64(1.0), np.float64(0.0))
+    """
+    scores = float64(logits)
+    has_event, survived = intervals_of(tensor(y), scores.shape[1])
+    at_risk = (has_event | survived).numpy()
+    events = has_event.numpy().sum(0)
+    # At the solution |b_k| is at most the number of patients at risk, divided by rho.
+    high = at_risk.sum(0) / rho
+    low = -high
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        hazards = 1 / (1 + np.exp(-np.clip(scores + middle, -EXTREME, EXTREME)))
+        is_above = (hazards * at_risk).sum(0) + rho * middle > events
+        low, high = np.where(is_above, low, middle), np.where(is_above, middle, high)
+    offset: NDArray[np.float64] = (low + high) / 2
+    return offset
 
 
 def _loss(

@@ -11,29 +11,20 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise.method import Fraction, Positive
-from equipoise.methods.fedadagrad import FedAdagrad
+from equipoise.methods.fedadam import FedAdam
 
 
 @dataclass(frozen=True)
-class FedYogi(FedAdagrad):
+class FedYogi(FedAdam):
     """Yogi at the server: FedAdam whose second moment changes in bounded steps.
 
-    Attributes:
-        beta1: Decay beta_1 of the first moment; 0.9 in the paper.
-        beta2: Decay beta_2 of the second moment; 0.99 in the paper, 0.999 in FLamby.
-        server_rate: Learning rate eta of the server; the paper selects it per data set.
+    Its parameters are those of FedAdam.
     """
 
-    paper = "Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2"
     family = "reference"
     year = 2021
     fairness = "none"
     passes = "E·T"
-
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.99
-    server_rate: Positive = 0.01
 
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
         """Return v <- v - (1 - beta_2) delta^2 sign(v - delta^2)."""

@@ -60,6 +60,7 @@ class GroupThresholds(FedAvg):
     served_models = ("personal", "global")
     compares_groups: ClassVar[bool] = True
     composable_finish: ClassVar[bool] = True
+    uses_validation: ClassVar[bool] = True
 
     metric: Literal["opportunity", "parity"] = "opportunity"
     column: str = ""

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil, floor
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge
-from numpy.typing import NDArray
+from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
 from equipoise.client import Client
-from equipoise.losses import offsets
+from equipoise.losses import has_offsets, offsets
 from equipoise.method import (
     Cohort,
     Count,
@@ -38,23 +38,37 @@ from equipoise.server import Server
 from equipoise.task import Task
 from equipoise.weighting import mixtures
 
+ROUNDING = 1e-9  # of a product of a share and a number of rounds
+
 
 @dataclass(frozen=True)
 class Poise(Method):
     """FedAvg, and local training next to it; each client serves a mixture of the results.
 
-    The experts are the model trained alone (`private` in the experiment, or of the common
-    architecture), the global model, the global model with offsets for the client's mix of labels,
-    and the global model fine-tuned. After the last round each client weighs them by its validation
-    data, with a prior on which the clients agree by exchanging a few numbers. As the `finish` of
-    another method, its experts are the models that the other method serves instead of FedAvg's.
+    The experts are the model trained alone L (`private` in the experiment, or of the common
+    architecture), the global model G, G with offsets for the client's mix of labels (B), and G
+    fine-tuned (F). While validation data are held out, nobody trains on them. In its first later
+    round a client judges the experts by them. From then on it trains on all its data. After the
+    last round the clients weigh the experts by this evidence, with a prior on which they agree by
+    exchanging a few numbers.
+
+    As the `finish` of another method, its experts are the models that the other method serves
+    instead of FedAvg's. Validation data are then held out in all rounds, and clients judge at the
+    end.
 
     Attributes:
+        variant: The form of the method: "two", or "one" of version 0.2, which holds validation data
+            out in all rounds, tunes for `tune_epochs` and begins anew to train on all data.
+        hold: Share of the rounds in which validation data are held out.
+        fold: Train on the validation data, too, once they have judged; false: never.
         alone: Include an expert that is trained without the federation.
-        offsets: Include the global model with offsets, of classes or of the level of a regression.
-        tune_epochs: Epochs of fine-tuning the global model as another expert; 0 includes none.
+        offsets: Include the global model with offsets: of classes, of the level of a regression, or
+            of the hazards of a survival model. A Cox model has no such expert.
+        tune_epochs: Least number of epochs of fine-tuning; 0 leaves this expert out.
+        tune_steps: Clients with little data tune for more epochs, until they have taken so many
+            steps.
+        tune_cap: Limit of these epochs, as a multiple of the epochs of all rounds.
         rho: Penalty rho that pulls offsets to 0.
-        fold: Train the experts on the validation data, too, once these have weighed them.
         kappa: Strength kappa of the prior, in validation samples.
         prior: Prior from the mean of the clients' posteriors, or "pooled" from all validation data
             as one set.
@@ -66,16 +80,23 @@ class Poise(Method):
     year = 2026
     fairness = "no harm"
     exchanges = "1; at the end 2"
-    passes = "2E·T, and at the end 3e·T + 2F, and 2e + 3 passes over the client's validation data"
-    needs = ("labels",)
+    passes = (
+        "2E·T, once e·T + F to judge, and at the end e·T + 3F; after judging, T includes the "
+        "client's validation data"
+    )
     served_models = ("personal", "global", "alone")
     composable_finish: ClassVar[bool] = True
+    uses_validation: ClassVar[bool] = True
 
+    variant: Literal["two", "one"] = "two"
+    hold: Annotated[float, Gt(0), Le(1)] = 0.667
+    fold: bool = True
     alone: bool = True
     offsets: bool = True
     tune_epochs: Annotated[int, Ge(0)] = 5
+    tune_steps: Annotated[int, Ge(0)] = 100
+    tune_cap: Count = 3
     rho: Positive = 1.0
-    fold: bool = True
     kappa: NonNegative = 10.0
     prior: Literal["mean", "pooled"] = "mean"
     min_validation: Count = 10
@@ -97,10 +118,23 @@ class Poise(Method):
             return {}
         return {"private": others["model"]}
 
+    def held_out_rounds(self, rounds: int) -> int | None:
+        """Return the last round of the hold-out phase, which has at least one."""
+        if not self.fold:
+            return None
+        if self.variant == "one":
+            return rounds
+        return max(1, floor(self.hold * rounds + ROUNDING))
+
+    # Rounds 1 to R.
+
     def client(self, client: Client, down: Down) -> Up | None:
-        """Train the client's own model alone, then the global one as FedAvg does."""
-        self.learn_alone(client, down)
-        return super().client(client, down)
+        """Judge once after the hold-out phase, then train L_k and a copy of G as FedAvg does."""
+        if self._has_to_judge(client):
+            self.judge(client, down)
+        with client.training_on_all(self.fold and "likelihoods" in client.state):
+            self.learn_alone(client, down)
+            return super().client(client, down)
 
     def after_round_guest(self, server: Server, state: State, cohort: Cohort) -> State:
         """Train the clients' own models after a round of another method."""
@@ -112,6 +146,56 @@ class Poise(Method):
         if not self.alone:
             return Up()
         return Standalone("private").client(client, down)
+
+    def _has_to_judge(self, client: Client) -> bool:
+        held_out = self.held_out_rounds(client.rounds)
+        is_due = held_out is not None and client.round > held_out
+        return is_due and "likelihoods" not in client.state
+
+    def judge(self, client: Client, down: Down) -> None:
+        """Make B and F from training data; store the likelihoods of all experts (steps 1 and 2).
+
+        No model has seen the client's validation data by then.
+        """
+        _, shared = shared_of(self.base_models(client, down))
+        client.state["judged"] = shared
+        self.make_experts(client, shared, shared)
+        client.state["likelihoods"] = self.likelihoods(client, down)
+
+    def make_experts(self, client: Client, shared: Model, start: Model) -> None:
+        """Fit the offsets of B to G, and tune F (step 1).
+
+        Args:
+            client: The client.
+            shared: The global model G.
+            start: The model from which F is tuned.
+        """
+        if self._has_offsets(client.task):
+            fitted = offsets(client.predict(shared), client.train.y, self.rho, client.task)
+            client.state["offsets"] = torch.from_numpy(fitted)
+        if self.tune_epochs and self.variant == "one":
+            client.state["tuned"] = tuned(client, start, self.tune_epochs)
+        elif self.tune_epochs:
+            client.state["tuned"] = tuned(
+                client, start, self.tuning_epochs(client), average="second_half"
+            )
+
+    def tuning_epochs(self, client: Client) -> int:
+        """Return max(tune_epochs, tune_steps / batches); the latter has a limit."""
+        batches = ceil(len(client.train) / client.training.batch)
+        limit = self.tune_cap * client.rounds * client.training.epochs
+        by_steps = ceil(self.tune_steps / max(1, batches))
+        return max(self.tune_epochs, min(by_steps, limit))
+
+    def likelihoods(self, client: Client, down: Down) -> Tensor:
+        """Return q_ij, the likelihood of validation sample i under expert j (step 2)."""
+        mixture = self._mixture(client, down)
+        samples = client.validation
+        features = client.features(Model(mixture, "mixture"), samples)
+        outputs = mixture.head.experts(features.double())
+        return torch.from_numpy(mixtures.chances(outputs, samples.y, client.task))
+
+    # The end.
 
     def finish(self, server: Server, state: State, everyone: Cohort) -> State:
         """Agree on the prior and let every client weigh its experts."""
@@ -127,47 +211,36 @@ class Poise(Method):
         return {"global": Served(client.load(down.model), same_for_all=True)}
 
     def prepare(self, client: Client, down: Down) -> Up:
-        """Train the experts and report the evidence of the validation data (steps 1 and 2).
-
-        Afterwards the validation data are training data like any other, if `fold` is set.
-        """
-        client.state.pop("alone", None)
-        self._train_experts(client, down)
-        likelihoods = self._likelihoods(client, down)
-        client.state["_chances"] = torch.from_numpy(likelihoods)
-        if self.fold:
-            with client.training_on_all():
-                self._train_experts(client, down)
-                if self.alone and self.tune_epochs:
-                    own = client.load(client.state.get("local"), model="private")
-                    client.state["alone"] = tuned(client, own, self.tune_epochs, "tune alone")
+        """Make the final experts, and report the client's posterior of the weights (step 4)."""
+        if self.variant == "one":
+            self._make_experts_of_first_form(client, down)
+        else:
+            self._make_final_experts(client, down)
+        likelihoods = client.state["likelihoods"].numpy()
         pooled = self.prior == "pooled"
         evidence = mixtures.evidence(likelihoods, pooled, self.min_validation)
         up = Up(evidence=torch.from_numpy(evidence))
-        if pooled:
-            up = up.with_(experts=likelihoods.shape[1])
-        return up
+        return up.with_(experts=likelihoods.shape[1]) if pooled else up
 
-    def _train_experts(self, client: Client, down: Down) -> None:
-        """Fit the offsets and fine-tune the shared model."""
-        _, shared = shared_of(self.base_models(client, down))
-        if self.offsets:
-            logits = client.predict(shared)
-            fitted = offsets(logits, client.train.y, self.rho, client.task.classifies)
-            client.state["offsets"] = torch.from_numpy(fitted)
-        if self.tune_epochs:
-            client.state["tuned"] = tuned(client, shared, self.tune_epochs)
-
-    def _likelihoods(self, client: Client, down: Down) -> NDArray[np.float64]:
-        """Return q_ij, the probability of the label of validation sample i under expert j."""
-        mixture = self._mixture(client, down)
-        samples = client.validation
-        features = client.features(Model(mixture, "mixture"), samples)
-        outputs = mixture.head.experts(features.double())
-        return mixtures.chances(outputs, samples.y, client.task.classifies)
+    def _make_final_experts(self, client: Client, down: Down) -> None:
+        """Move what F learned to the final G, and tune on all data (step 3)."""
+        if "likelihoods" not in client.state:
+            self.judge(client, down)
+        judged = client.load(client.state.pop("judged"))
+        if not self.fold:
+            return
+        _, final = shared_of(self.base_models(client, down))
+        shift = client.state["tuned"] - judged.tree() if self.tune_epochs else None
+        # The guard: a global model that became worse for this client after judging does not count.
+        if not client.loss(final) <= client.loss(judged):
+            client.state["guarded"] = judged
+            final = judged
+        start = final if shift is None else client.load(final.tree() + shift)
+        with client.training_on_all():
+            self.make_experts(client, final, start)
 
     def agreed_prior(self, ups: Ups) -> Tensor:
-        """Return the prior of the clients' evidence (step 3).
+        """Return the prior of the clients' evidence (step 4).
 
         Evidence that is no posterior does not count, so a client moves the mean by its share at
         most.
@@ -176,38 +249,49 @@ class Poise(Method):
         return torch.from_numpy(mixtures.agreed(evidence, self.prior == "pooled"))
 
     def settle(self, client: Client, down: Down) -> Up:
-        """Compute the weights of the experts from evidence and prior (step 4)."""
-        if "_chances" not in client.state:
-            self.prepare(client, down)
-        weights = mixtures.mixture_weights(client.state.pop("_chances"), down.prior, self.kappa)
+        """Compute the weights of the experts from evidence and prior (step 5)."""
+        if "likelihoods" not in client.state or "judged" in client.state:
+            self.prepare(client, down)  # It was absent in the first exchange of the end.
+        weights = mixtures.mixture_weights(client.state.pop("likelihoods"), down.prior, self.kappa)
         is_alone = np.arange(len(weights)) == 0  # The model trained alone is the first expert.
         weights = (1 - self.merit) * weights + self.merit * is_alone
         client.state["weights"] = torch.from_numpy(weights)
         return Up()
 
+    def _has_offsets(self, task: Task) -> bool:
+        return self.offsets and has_offsets(task)
+
     def _mixture(self, client: Client, down: Down) -> Mixture:
-        """Return the experts as one network; before they are weighed, with equal weights.
+        """Return the experts as one network; before they are weighed, with equal weights."""
+        nets, experts = self.experts(client, down)
+        added = {"offsets": client.state.get("offsets")}
+        return Mixture(nets, experts, client.state.get("weights"), added, client.task)
+
+    def experts(self, client: Client, down: Down) -> tuple[dict[str, nn.Module], dict[str, str]]:
+        """Return networks by name, and the name of the network of each expert.
 
         Several experts may share one network.
         """
         base = self.base_models(client, down)
+        shared_name, _ = shared_of(base)
         nets: dict[str, nn.Module] = {}
         if self.alone:
             own = client.state.get("alone", client.state.get("local"))
             nets["alone"] = client.load(own, model="private").net
         for name, served in base.items():
             nets[name] = model_of(served).net
+        if "guarded" in client.state:
+            nets[shared_name] = client.load(client.state["guarded"]).net
         experts = {name: name for name in nets}
-        if self.offsets:
-            experts["offsets"] = shared_of(base)[0]
+        if self._has_offsets(client.task):
+            experts["offsets"] = shared_name
         if self.tune_epochs:
             nets["tuned"] = client.load(client.state["tuned"]).net
             experts["tuned"] = "tuned"
-        added = {"offsets": client.state.get("offsets")}
-        return Mixture(nets, experts, client.state.get("weights"), added, client.task)
+        return nets, experts
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
-        """Return the mixture, the models of the federation, and the model trained alone (step 5).
+        """Return the mixture, the models of the federation, and the model trained alone (step 6).
 
         A client that was absent at the end serves the model trained alone, or else the shared one.
         """
@@ -222,3 +306,19 @@ class Poise(Method):
         served: dict[str, Model | Served] = {"personal": Served(personal, main=True)}
         served |= {name: model for name, model in base.items() if name != "personal"}
         return served | alone
+
+    # The first form, for one release.
+
+    def _make_experts_of_first_form(self, client: Client, down: Down) -> None:
+        """Judge the experts after the last round, then make them anew on all data."""
+        client.state.pop("alone", None)
+        _, shared = shared_of(self.base_models(client, down))
+        self.make_experts(client, shared, shared)
+        client.state["likelihoods"] = self.likelihoods(client, down)
+        if not self.fold:
+            return
+        with client.training_on_all():
+            self.make_experts(client, shared, shared)
+            if self.alone and self.tune_epochs:
+                own = client.load(client.state.get("local"), model="private")
+                client.state["alone"] = tuned(client, own, self.tune_epochs, "tune alone")

@@ -132,6 +132,7 @@ METRICS = (
     ),
     Metric("c_index", survival.c_index, True, "%", "survival"),
     Metric("c_index_ipcw", survival.c_index_ipcw, True, "%", "survival"),
+    Metric("c_index_error", survival.c_index_error, False, "%", "survival"),
     Metric("integrated_brier", survival.integrated_brier, False, "%", "survival", of_curves=True),
 )
 # The main metrics by default, by kind of task.

@@ -149,6 +149,32 @@ def c_index(outputs: ArrayLike, targets: ArrayLike) -> float:
     return _concordance(risk_scores(outputs), time, event, np.ones(len(time)))
 
 
+def c_index_error(outputs: ArrayLike, targets: ArrayLike) -> float:
+    """Return the standard error of Harrell's concordance index over these patients.
+
+    The infinitesimal jackknife of Therneau and Watson (2015): a patient's influence is the sum of
+    its pairs' deviations from the index. The index plus and minus 1.96 errors is an interval at 95
+    per cent. Where all pairs are in order the error is 0, and says nothing.
+
+    >>> round(c_index_error([[3.0], [1.0], [2.0]], [1.0, 2.0, -3.0]), 3)
+    0.272
+    """
+    time, event = time_and_event(targets)
+    risks = risk_scores(outputs)
+    index = c_index(outputs, targets)
+    if np.isnan(index):
+        return index
+    influence = np.zeros(len(time))
+    pairs = 0
+    for patient in np.flatnonzero(event):
+        later = np.flatnonzero((time > time[patient]) | ((time == time[patient]) & ~event))
+        scores = (risks[later] < risks[patient]) + 0.5 * (risks[later] == risks[patient])
+        influence[later] += scores - index
+        influence[patient] += (scores - index).sum()
+        pairs += len(later)
+    return float(np.sqrt((influence**2).sum()) / pairs)
+
+
 def c_index_ipcw(outputs: ArrayLike, targets: ArrayLike) -> float:
     """Return the concordance index of Uno et al. (2011), which does not depend on censoring.
 

@@ -33,6 +33,12 @@ def cox(outputs: Tensor, targets: Tensor) -> Tensor:
     >>> round(float(cox(torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([3.0, -2.0, 1.0]))), 6)
     0.135869
     """
+    losses, _ = _cox_losses(outputs, targets)
+    return losses.sum() / len(losses)
+
+
+def _cox_losses(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the terms of the partial likelihood by falling time, and the patients' positions."""
     risks = outputs.squeeze(1)
     time, event = time_and_event(targets)
     order = torch.argsort(time, descending=True, stable=True)
@@ -40,8 +46,7 @@ def cox(outputs: Tensor, targets: Tensor) -> Tensor:
     # The sum over all patients with a longer or equal time: up to the last position of a tie.
     last = torch.searchsorted(-ordered, -ordered, right=True) - 1
     sums = torch.logcumsumexp(risks[order], 0)[last]
-    losses = (sums - risks[order]) * event[order]
-    return losses.sum() / len(losses)
+    return (sums - risks[order]) * event[order], order
 
 
 def logistic_hazard(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -60,17 +65,37 @@ def logistic_hazard(outputs: Tensor, targets: Tensor) -> Tensor:
     >>> round(float(logistic_hazard(torch.zeros(1, 4), torch.tensor([0.4]))), 6)  # 2 ln 2
     1.386294
     """
-    time, event = time_and_event(targets)
-    intervals = outputs.shape[1]
-    position = time * intervals
-    event_interval = (position.ceil() - 1).clamp(min=0)
-    survived = torch.where(event, event_interval, position.floor())[:, None]
-    numbers = torch.arange(intervals, device=outputs.device)
-    has_event = event[:, None] & (numbers == event_interval[:, None])
+    return _hazard_losses(outputs, targets).sum() / len(outputs)
+
+
+def _hazard_losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of each patient and interval; 0 where it does not count."""
+    has_event, survived = intervals_of(targets, outputs.shape[1])
     losses = F.binary_cross_entropy_with_logits(
         outputs, has_event.to(outputs.dtype), reduction="none"
     )
-    return (losses * ((numbers < survived) | has_event)).sum() / len(losses)
+    return losses * (survived | has_event)
+
+
+def intervals_of(targets: Tensor, intervals: int) -> tuple[Tensor, Tensor]:
+    """Return the intervals with an event and those that were survived, as two masks.
+
+    Args:
+        targets: Times as shares of the horizon, negative where censored.
+        intervals: The number of intervals.
+
+    >>> intervals_of(torch.tensor([0.4, -0.8]), 4)
+    (tensor([[False,  True, False, False],
+            [False, False, False, False]]), tensor([[ True, False, False, False],
+            [ True,  True,  True, False]]))
+    """
+    time, event = time_and_event(targets)
+    position = time * intervals
+    event_interval = (position.ceil() - 1).clamp(min=0)
+    survived = torch.where(event, event_interval, position.floor())[:, None]
+    numbers = torch.arange(intervals, device=targets.device)
+    has_event = event[:, None] & (numbers == event_interval[:, None])
+    return has_event, numbers < survived
 
 
 def survival_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -78,3 +103,18 @@ def survival_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.shape[1] == 1:
         return cox(outputs, targets)
     return logistic_hazard(outputs, targets)
+
+
+def patient_likelihoods(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the likelihood of each patient's time.
+
+    Of a Cox model it is the patient's term of the partial likelihood among these patients: the
+    probability that this patient is the next to have the event; 1 for a censored patient.
+
+    >>> patient_likelihoods(torch.zeros(3, 1), torch.tensor([1.0, 2.0, -3.0])).numpy().round(4)
+    array([0.3333, 0.5   , 1.    ], dtype=float32)
+    """
+    if outputs.shape[1] > 1:
+        return torch.exp(-_hazard_losses(outputs, targets).sum(1))
+    losses, order = _cox_losses(outputs, targets)
+    return torch.exp(-losses)[torch.argsort(order)]

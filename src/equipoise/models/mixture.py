@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 from ..task import Task
 from .network import Network
@@ -14,8 +15,9 @@ from .network import Network
 class Mixture(Network):
     """The mixture log sum_j w_j p_j(y | x).
 
-    Expert j gives softmax(outputs of its network + its offsets). In regression the mixture is sum_j
-    w_j (output + offset). Experts may share one network.
+    Expert j gives softmax(outputs of its network + its offsets). In regression, and of the log
+    risks of Cox models, the mixture is sum_j w_j (output + offset). Of hazards it has the mixed
+    survival probabilities sum_j w_j S_j(t | x). Experts may share one network.
 
     Args:
         networks: Networks by name.
@@ -66,7 +68,7 @@ class Mixture(Network):
             {expert: names.index(network) for expert, network in experts.items()},
             weights.float(),
             added,
-            task.classifies,
+            task,
         )
         super().__init__(
             Networks(dict(networks)),
@@ -85,19 +87,27 @@ class Networks(nn.ModuleDict):
 class Head(nn.Module):
     """The mixture of the networks' outputs.
 
-    It returns the logarithm of mixed probabilities (not mixed logits), or in regression the mean.
+    It returns the logarithm of mixed probabilities (not mixed logits), the logits of mixed hazards,
+    or for one output the mean.
     """
 
     weights: Tensor
     offsets: Tensor
 
     def __init__(
-        self, experts: Mapping[str, int], weights: Tensor, offsets: Tensor, classifies: bool
+        self, experts: Mapping[str, int], weights: Tensor, offsets: Tensor, task: Task
     ) -> None:
-        """Experts by name, each with the place of its network."""
+        """Mix experts.
+
+        Args:
+            experts: The position of the network of each expert.
+            weights: The weights of the experts.
+            offsets: What is added to the outputs of each expert.
+            task: The task.
+        """
         super().__init__()
         self.names, self.sources = list(experts), list(experts.values())
-        self.classifies = classifies
+        self.task = task
         self.register_buffer("weights", weights)
         self.register_buffer("offsets", offsets)
 
@@ -108,6 +118,18 @@ class Head(nn.Module):
     def forward(self, outputs: Tensor) -> Tensor:
         """Return the mixture of the networks' outputs."""
         moved = self.experts(outputs)
-        if not self.classifies:
-            return (self.weights[:, None] * moved).sum(1)
-        return (moved.log_softmax(-1) + self.weights.log()[:, None]).logsumexp(1)
+        if self.task.classifies:
+            return (moved.log_softmax(-1) + self.weights.log()[:, None]).logsumexp(1)
+        if self.task.survives and self.task.outputs > 1:
+            return self._hazards(moved)
+        return (self.weights[:, None] * moved).sum(1)
+
+    def _hazards(self, logits: Tensor) -> Tensor:
+        """Return the logits of the hazards of the mixture.
+
+        In interval k they are log sum_j w_j S_j,k-1 h_jk - log sum_j w_j S_jk, where S_jk is the
+        probability of expert j to survive interval k, and h_jk its hazard.
+        """
+        survival = logsigmoid(-logits).cumsum(-1) + self.weights.log()[:, None]
+        # h_jk S_j,k-1 = S_jk h_jk / (1 - h_jk), and the logit is the log of the last fraction.
+        return (survival + logits).logsumexp(1) - survival.logsumexp(1)

@@ -113,7 +113,16 @@ def metadata_of_one(result: RunResult) -> Pairs:
         ("partition", config["data"]["partition"]),
         ("seed", str(config["seed"])),
         *_size(result),
+        *_validation_data(result),
     ]
+
+
+def _validation_data(result: RunResult) -> Pairs:
+    """Return when clients began to train on their validation data, if they did."""
+    held_out = result.held_out_rounds
+    if held_out is None:
+        return []
+    return [("validation data", f"trained on after round {held_out}")]
 
 
 def metadata_of_several(comparison: Comparison) -> Pairs:

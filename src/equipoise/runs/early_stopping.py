@@ -14,6 +14,7 @@ class EarlyStopping(Callback):
     """Stops a run when the mean of a metric over clients has not improved for some evaluations.
 
     Clients' validation data decide, never their test data. Only rounds that were evaluated count.
+    A method that trains on validation data before the last round is refused.
     A resumed run continues as if it had not been interrupted, because the earlier values are read
     from the run.
 
@@ -53,7 +54,18 @@ class EarlyStopping(Callback):
         self.since_best = 0
 
     def on_start(self, start: RunStart) -> bool:
-        """Read the values of rounds that were computed before."""
+        """Read the values of rounds that were computed before.
+
+        Raises:
+            ValueError: If clients train on validation data before the last round.
+        """
+        if start.held_out_rounds is not None and start.held_out_rounds < start.rounds:
+            raise ValueError(
+                "early stopping follows validation data, but this method trains on them after "
+                f"round {start.held_out_rounds} of {start.rounds}; hold them out "
+                "(method.fold=false of poise, method.validation=false of finetune), or train "
+                "without early stopping"
+            )
         self.best, self.since_best = math.inf, 0
         if start.first == 1:
             return False

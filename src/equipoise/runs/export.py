@@ -167,8 +167,15 @@ def _mixture_lines(run: Run, client: str | None, net: torch.nn.Module) -> list[s
             losses.append(f"{model} {loss:.4f}")
     return [
         f"mixture of experts, by weight: {', '.join(weights)}",
-        f"loss on the client's validation data: {', '.join(losses) or 'not measured'}",
+        f"loss on the client's {_validation_data(run)}: {', '.join(losses) or 'not measured'}",
     ]
+
+
+def _validation_data(run: Run) -> str:
+    """Return what validation data were to the models of a run."""
+    if run.held_out_rounds is None:
+        return "validation data"
+    return "validation data, which were trained on in the end"
 
 
 def _threshold_lines(net: torch.nn.Module) -> list[str]:

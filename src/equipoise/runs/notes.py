@@ -27,6 +27,7 @@ def notes(result: RunResult, metric: str | None = None, model: str | None = None
     if result.status == "finished" and model in (None, result.main_model):
         sentences.append(not_converged(scores.curve, scores.metric))
     sentences.append(unevaluated(result))
+    sentences.append(trained_on_validation(result))
     sentences.append(one_class(scores, result.main_split))
     sentences.append(diverged(scores.metric.name, scores.values))
     if result.status == "finished" and not scores.values and not scores.undefined:
@@ -53,6 +54,19 @@ def unevaluated(result: RunResult) -> str:
     return (
         f"{total - len(missing)} of {total} clients evaluated: {list_clients(missing)} {was} away "
         f"or failed; {remedy}"
+    )
+
+
+def trained_on_validation(result: RunResult) -> str:
+    """Return a sentence if values on validation data are values on training data; else empty."""
+    held_out = result.held_out_rounds
+    is_measured = "validation" in result.config["evaluation"]["splits"]
+    if held_out is None or not is_measured or not any(result.sizes["validation"]):
+        return ""
+    since = f"after round {held_out}" if held_out else "in all rounds"
+    return (
+        f"clients train on their validation data {since}: values on validation data are then "
+        "values on training data"
     )
 
 

@@ -173,9 +173,11 @@ class RunResult:
         last_round: The last committed round of training.
         clients: The clients in the order of the run.
         sizes: Part of the data ("train", "validation", "test") -> samples by client.
+        held_out_rounds: The last round up to which clients did not train on validation data; None
+            if they never did.
         groups: Client -> domain of its data, if the partition assigned domains.
         facts: Facts about the data, such as notes.
-        cost: Megabytes and seconds, and distances between models if they were measured.
+        cost: Training steps, megabytes and seconds; distances between models if measured.
         rejected: Replies that did not count.
         unevaluated: The clients that were away or failed in the last evaluation.
         created: Time of creation.
@@ -205,6 +207,7 @@ class RunResult:
     last_round: int = 0
     clients: Sequence[str] = ()
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    held_out_rounds: int | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     cost: Mapping[str, float] = field(default_factory=dict)
@@ -407,6 +410,7 @@ class _Reader:
             last_round=run.last_round,
             clients=run.clients,
             sizes=run.store.meta("sizes"),
+            held_out_rounds=run.held_out_rounds,
             groups=_groups(run.clients, facts),
             facts=facts,
             cost=self._cost() | self._distances(),
@@ -565,19 +569,24 @@ class _Reader:
         return found
 
     def _cost(self) -> dict[str, float]:
-        """Return megabytes sent both ways, and seconds of training, transport and aggregation.
+        """Return optimiser steps of all clients, megabytes sent both ways, and seconds.
+
+        Seconds are those of training, transport and aggregation.
 
         Seconds per client are the mean and the standard deviation over clients and rounds; NaN in
         runs of versions that did not record them.
         """
+        steps = 0
         moved = 0
         seconds = 0.0
         own = [row["seconds"] for row in self.run.client_seconds()]
         for record in (*self.rounds, *self.finish):
+            steps += record["steps"]
             moved += record["bytes_down"] + record["bytes_up"]
             for phase in ("clients", "transport", "aggregation"):
                 seconds += record["seconds"].get(phase, 0.0)
         return {
+            "steps": float(steps),
             "megabytes": moved / 1e6,
             "seconds": seconds,
             "seconds_per_client": float(np.mean(own)) if own else NAN,

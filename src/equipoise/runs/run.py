@@ -92,6 +92,12 @@ class Run:
         return status
 
     @property
+    def held_out_rounds(self) -> int | None:
+        """The last round up to which clients did not train on validation data; None: in none."""
+        rounds = self.store.meta("held out rounds")
+        return rounds if type(rounds) is int else None
+
+    @property
     def outdated(self) -> str | None:
         """Return why this version would compute other numbers; None if it would not."""
         return outdated(

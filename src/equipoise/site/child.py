@@ -302,19 +302,29 @@ def main(descriptor: int) -> None:
     runtime: SiteRuntime | None = None
     while True:
         try:
-            message = receive(connection)
+            message = [receive(connection)]
         except (EOFError, OSError):
             return
-        if message["kind"] == "settings":
-            settings = SiteSettings.of(message["settings"])
-            _limit_memory(settings.memory_limit)
-            runtime = SiteRuntime(message["name"], settings)
+        if runtime is None:
+            runtime = _begun(message.pop())
             result = Result()
         else:
-            assert runtime is not None
-            result = _executed(runtime, message)
-        answer = {"code": result.code, "entries": result.entries, "text": result.text}
-        send(connection, Record._trusted(answer))
+            # The caller's reference would keep the tensors of a message until the next one is here.
+            result = _executed(runtime, message.pop())
+        send(connection, _answer(result))
+        del result
+
+
+def _begun(message: Any) -> SiteRuntime:
+    """Return the runtime of a site by its settings, which are the first message."""
+    settings = SiteSettings.of(message["settings"])
+    _limit_memory(settings.memory_limit)
+    return SiteRuntime(message["name"], settings)
+
+
+def _answer(result: Result) -> Record:
+    values = {"code": result.code, "entries": result.entries, "text": result.text}
+    return Record._trusted(values)
 
 
 def _limit_memory(limit: int | None) -> None:

@@ -59,19 +59,41 @@ def outdated(
     return None
 
 
-DEFAULTS = 1  # number of the methods' defaults, written into every run
+DEFAULTS = 2  # number of the methods' defaults, written into every run
+# Number of the defaults -> method -> parameters that had other defaults before.
+_FORMER_DEFAULTS: dict[int, dict[str, dict[str, Any]]] = {
+    1: {"corefed": {"rep": "literal"}},
+    2: {"poise": {"variant": "one"}},
+}
 
 
 def with_its_defaults(config: FromFile, defaults: int | None) -> FromFile:
     """Return a run's configuration with the defaults it was begun with, where later ones differ.
 
-    A stored configuration names only the parameters of a method that were given. Runs without a
-    number of defaults began when CoRe-Fed had `rep: literal`.
+    A stored configuration names only the parameters of a method that were given.
+
+    Args:
+        config: The configuration of the run.
+        defaults: The number of the defaults when it began; None for runs older than 1.
     """
-    method = config["method"]
-    if defaults is not None or method["name"] != "corefed" or "rep" in method:
+    method = _with_former_defaults(config["method"], defaults or 0)
+    if method == config["method"]:
         return config
-    return config.changed({**config, "method": {**method, "rep": "literal"}})
+    return config.changed({**config, "method": method})
+
+
+def _with_former_defaults(method: Mapping[str, Any], defaults: int) -> dict[str, Any]:
+    """Return a method, and those that are composed with it, with parameters as they were."""
+    former: dict[str, Any] = {}
+    for number, changed in _FORMER_DEFAULTS.items():
+        if number > defaults:
+            former |= changed.get(method["name"], {})
+    parts = {
+        slot: _with_former_defaults(part, defaults)
+        for slot, part in method.items()
+        if isinstance(part, Mapping) and "name" in part
+    }
+    return {**former, **method, **parts}
 
 
 def _has_convolutions(config: Mapping[str, Any], method: Mapping[str, Any]) -> bool:

@@ -278,7 +278,7 @@ def _rows_of_method(path: Path, name: str, settings: Mapping[str, Any]) -> list[
 
 
 def _check_measures(path: Path, file: StudyFile) -> None:
-    known = list(measures(find("accuracy")))
+    known = list(measures(find("accuracy"), sample_groups=True))
     for column in file.measures:
         name = column.partition("[")[0]
         if name not in known:

@@ -270,7 +270,7 @@ def measure_of(name: str, metric: Metric | None) -> Measure:
         name: The measure, with a group of clients in brackets or without.
         metric: The metric of the table; None before the first result.
     """
-    known = {} if metric is None else measures(metric)
+    known = {} if metric is None else measures(metric, sample_groups=True)
     return known.get(name.partition("[")[0], Measure(name, digits=3))
 
 

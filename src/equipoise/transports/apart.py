@@ -85,6 +85,10 @@ class Direct:
         return self.site.answer(message.joined())
 
 
+class SiteUnreachable(ConfigurationError):
+    """A site is away at the beginning of a run."""
+
+
 class Apart:
     """Sites that have their own data, states and settings.
 
@@ -198,7 +202,7 @@ class Apart:
         except ConnectionError:
             if known is not None and name in known.ids:
                 return known.only(name)
-            raise ConfigurationError(
+            raise SiteUnreachable(
                 f"site {name!r} cannot be reached; a run begins with all of its sites"
             ) from None
         if answer["code"]:

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.validation.arrays import Numbers, float64
+from equipoise.metrics.survival_likelihood import patient_likelihoods
+from equipoise.task import Task
+from equipoise.validation.arrays import Numbers, float64, tensor
 from equipoise.weighting.shares import softmax
 
 EM_STEPS = 200
@@ -24,19 +26,26 @@ SMALLEST_VARIANCE = 1e-12  # of an expert's errors, in units of the target's own
 ON_THE_SIMPLEX = 1e-6  # how far from it numbers may lie by rounding
 
 
-def chances(outputs: Numbers, y: Numbers, classifies: bool) -> NDArray[np.float64]:
+def chances(outputs: Numbers, y: Numbers, task: Task) -> NDArray[np.float64]:
     """Return q from the outputs of the experts; never 0.
 
     Args:
         outputs: An array (samples, experts, outputs).
         y: The targets.
-        classifies: True for classes: q is a probability. Otherwise it is a density.
+        task: The task. For classes q is a probability, for numbers a density, and in survival
+            analysis the likelihood of a patient.
 
-    >>> chances([[[0.0, 0.0], [0.0, np.log(3)]]], [1], classifies=True)
+    >>> task = Task("classification", (1,), 2)
+    >>> chances([[[0.0, 0.0], [0.0, np.log(3)]]], [1], task)
     array([[0.5 , 0.75]])
     """
-    rate = label_chances if classifies else number_chances
-    return np.stack([rate(one, y) for one in float64(outputs).swapaxes(0, 1)], 1) + NEVER_ZERO
+    rate = {
+        "classification": label_chances,
+        "regression": number_chances,
+        "survival": survival_chances,
+    }[task.kind]
+    columns = [rate(expert, y) for expert in float64(outputs).swapaxes(0, 1)]
+    return np.stack(columns, 1) + NEVER_ZERO
 
 
 def label_chances(logits: Numbers, y: Numbers) -> NDArray[np.float64]:
@@ -65,6 +74,17 @@ def number_chances(predictions: Numbers, y: Numbers) -> NDArray[np.float64]:
     variance = max(float(errors.mean()), SMALLEST_VARIANCE) if len(errors) else 1.0
     density: NDArray[np.float64] = np.exp(-errors / (2 * variance)) / np.sqrt(2 * np.pi * variance)
     return density
+
+
+def survival_chances(outputs: Numbers, y: Numbers) -> NDArray[np.float64]:
+    """Return the likelihood of each patient's time; see `patient_likelihoods`.
+
+    >>> survival_chances([[0.0, 0.0]], [0.7])  # survives the first of two intervals, not the second
+    array([0.25])
+    """
+    scores = tensor(float64(outputs))
+    likelihoods: NDArray[np.float64] = patient_likelihoods(scores, tensor(y)).numpy()
+    return likelihoods
 
 
 def grid_steps(experts: int) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+import os
 import shutil
 import tempfile
 import time
@@ -30,7 +31,7 @@ from equipoise.experiment import ConfigurationError
 from equipoise.storage.files import DATABASE
 from equipoise.transports.nvflare.controller import PROGRESS
 from equipoise.transports.nvflare.job_states import MISSING, has_ended
-from equipoise.transports.nvflare.kits import CONTROLLER, EXECUTOR, Kit
+from equipoise.transports.nvflare.kits import CONTROLLER, EXECUTOR, RETRY_TIMEOUT, Kit
 from equipoise.transports.nvflare.link import TASK
 from equipoise.transports.nvflare.order import RunOrder
 from equipoise.transports.nvflare.serving import DELIVERED, OUTCOME, Outcome, plain_values
@@ -235,6 +236,8 @@ def open_desk(kit: Kit) -> Iterator[Desk]:
     Raises:
         ConfigurationError: If the server does not answer, or refuses the kit.
     """
+    # A person's process reads no communication settings from its kit, only from the environment.
+    os.environ.setdefault("NVFLARE_STREAMING_RETRY_TIMEOUT", str(RETRY_TIMEOUT))
     with _explained(kit):
         session = new_secure_session(kit.name, str(kit.startup), timeout=ANSWER_DEADLINE)
     try:

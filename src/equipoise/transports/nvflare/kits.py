@@ -41,7 +41,7 @@ CONTROLLER = "equipoise.transports.nvflare.controller.RunController"
 EXECUTOR = "equipoise.transports.nvflare.executor.SiteExecutor"
 # Seconds after which FLARE ends the thread that waits for the answer to a poll. With its default
 # of 60 s, a site that polls 20 times a second has hundreds of threads.
-_RETRY_TIMEOUT = 2.0
+RETRY_TIMEOUT = 2.0
 
 # Nobody may ship code, read files, copy jobs of others or operate a party from afar. A lead
 # submits runs and manages those of its own; a member looks on. The supervisor, which runs on the
@@ -274,14 +274,14 @@ def locked_files(kit: Kit) -> dict[str, Any]:
         return {
             "resources.json": _server_resources(kit),
             "authorization.json": AUTHORIZATION,
-            "comm_config.json": {"streaming_retry_timeout": _RETRY_TIMEOUT},
+            "comm_config.json": {"streaming_retry_timeout": RETRY_TIMEOUT},
             "log_config.json": _LOGGING,
         }
     if kit.kind == "site":
         return {
             "resources.json": _SITE_RESOURCES,
             "authorization.json": AUTHORIZATION,
-            "comm_config.json": {"streaming_retry_timeout": _RETRY_TIMEOUT},
+            "comm_config.json": {"streaming_retry_timeout": RETRY_TIMEOUT},
             "log_config.json": _LOGGING,
         }
     return {"resources.json": _PERSON_RESOURCES}

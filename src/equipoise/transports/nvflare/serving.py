@@ -26,7 +26,7 @@ from equipoise.site.settings import AUDIT
 from equipoise.storage.files import DATABASE, FILES
 from equipoise.storage.form import read_configuration
 from equipoise.storage.store import RunError, RunStopped, Store
-from equipoise.transports.apart import Apart, Connection
+from equipoise.transports.apart import Apart, Connection, SiteUnreachable
 from equipoise.transports.nvflare.order import RunOrder
 from equipoise.validation import safe_yaml
 from equipoise.validation.imports import Imports
@@ -34,6 +34,7 @@ from equipoise.validation.imports import Imports
 OUTCOME = "outcome.json"
 RUNNING = "running"
 STOPPED = "the run was stopped; it can be resumed"
+BEGINS_LATER = "the server begins it when the site is back; follow it with `equipoise resume`"
 DELIVERED = "run"  # the folder in which a run is delivered to the scientist
 
 
@@ -109,6 +110,8 @@ def serve_run(
         return Outcome("stopped", STOPPED)
     except RunStopped as error:
         return Outcome("stopped", str(error))
+    except SiteUnreachable as error:
+        return Outcome("stopped", f"{error}; {BEGINS_LATER}")
     except (ConfigurationError, RunError, ValueError) as error:
         if interrupted():  # sites could not be reached any more because the job ends
             return Outcome("stopped", STOPPED)
