@@ -7,7 +7,6 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Union, get_args, get_origin
 
-import click
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -54,7 +53,7 @@ def commands() -> str:
     return "\n".join(lines)
 
 
-def _leaves(group: Any, name: str) -> Iterable[tuple[str, click.Command]]:
+def _leaves(group: Any, name: str) -> Iterable[tuple[str, Any]]:
     """Yield each command that can be called, with all its words."""
     for word, command in group.commands.items():
         words = f"{name} {word}"
@@ -64,19 +63,23 @@ def _leaves(group: Any, name: str) -> Iterable[tuple[str, click.Command]]:
             yield words, command
 
 
-def _command_lines(name: str, command: click.Command) -> list[str]:
+def _command_lines(name: str, command: Any) -> list[str]:
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option"]
-    words = [name, *(str(one.make_metavar(click.Context(command))) for one in arguments)]
+    words = [name, *(_argument_name(one) for one in arguments)]
     lines = [f"## {name}", "", f"```text\n{' '.join(words)} [OPTIONS]\n```", ""]
     lines += _help_lines(command.help or "")
     if arguments:
-        rows = [[f"`{one.human_readable_name}`", _escape(one.help or "")] for one in arguments]
+        rows = [[f"`{_argument_name(one)}`", _escape(one.help or "")] for one in arguments]
         lines += [*_table(["argument", "meaning"], rows), ""]
     if options:
-        rows = [_option_row(one, command) for one in options if one.name != "help"]
+        rows = [_option_row(one) for one in options if one.name != "help"]
         lines += [*_table(["option", "value", "default", "meaning"], rows), ""]
     return lines
+
+
+def _argument_name(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper())
 
 
 def _help_lines(text: str) -> list[str]:
@@ -91,9 +94,9 @@ def _help_lines(text: str) -> list[str]:
     return lines
 
 
-def _option_row(option: Any, command: click.Command) -> list[str]:
+def _option_row(option: Any) -> list[str]:
     names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
-    value = "" if option.is_flag else f"`{option.make_metavar(click.Context(command))}`"
+    value = "" if option.is_flag else f"`{option.metavar or option.name.upper()}`"
     default = option.default
     hidden = default is None or default is False or callable(default) or default == ()
     shown = "" if hidden or "Sentinel" in type(default).__name__ else f"`{default}`"
