@@ -58,9 +58,17 @@ def run(budget: float) -> None:
                 print("the budget is used")
                 return
             change = with_validation if label.endswith("+ validation") else None
-            changes = MEASURED | (SGD if label.endswith("(SGD)") else {})
+            changes = SGD if label.endswith("(SGD)") else {}
             study.one(
-                "development", setting, label, method, seed, model=model, change=change, **changes
+                "development",
+                setting,
+                label,
+                method,
+                seed,
+                model=model,
+                change=change,
+                common=MEASURED,
+                **changes,
             )
 
 
