@@ -20,7 +20,11 @@ from tests.helpers.terminal import equipoise as equipoise
 
 ROOT = Path(__file__).parents[2]
 SLOW = ("docs/start/first-run.md", "docs/start/own-method.md")
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/start/*.md"))]
+PAGES = [
+    "README.md",
+    "docs/pandas.md",
+    *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/start/*.md")),
+]
 BLOCK = re.compile(r'^```(\w*)(?: title="(\S+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
