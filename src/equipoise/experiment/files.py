@@ -74,14 +74,11 @@ def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
 
 
 def _without(places: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
-    """Return the places of keys that no setting of the command line replaces."""
-    replaced = tuple(settings)
+    """Return the places of keys; those that the command line sets have an empty one."""
+    replaced = dict.fromkeys(settings, "")
     inside = tuple(f"{key}." for key in replaced)
-    return {
-        key: place
-        for key, place in places.items()
-        if key not in replaced and not key.startswith(inside)
-    }
+    others = {key: place for key, place in places.items() if not key.startswith(inside)}
+    return others | replaced
 
 
 def _section(value: Any, key: str, parent: str) -> dict[str, Any]:

@@ -43,7 +43,8 @@ class FromFile(dict[str, Any]):
 
     Attributes:
         typed: The names of code in it that the user gave on the command line.
-        places: File and line of each dotted key that the file has, for messages.
+        places: File and line of each dotted key that the file has, for messages; empty for a key
+            that the command line sets.
     """
 
     typed: frozenset[str] = frozenset()
@@ -69,7 +70,7 @@ class FromFile(dict[str, Any]):
         """
         while key:
             if key in self.places:
-                return self.places[key]
+                return self.places[key] or None
             key = key.rpartition(".")[0]
         return None
 
