@@ -19,7 +19,12 @@ from tests.helpers.terminal import Terminal
 from tests.helpers.terminal import equipoise as equipoise
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/start/*.md"))]
+SLOW = ("docs/start/first-run.md", "docs/start/own-method.md")
+PAGES = [
+    "README.md",
+    "docs/pandas.md",
+    *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/start/*.md")),
+]
 BLOCK = re.compile(r'^```(\w*)(?: title="(\S+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
@@ -59,7 +64,7 @@ def typed(text: str) -> Iterator[tuple[list[str], str]]:
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=pytest.mark.slow if "first-run" in page else ()) for page in PAGES],
+    [pytest.param(page, marks=pytest.mark.slow if page in SLOW else ()) for page in PAGES],
 )
 def test_commands_and_code_of_a_page_print_what_it_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Terminal

@@ -61,7 +61,7 @@ def test_a_notebook_runs_and_is_kept_without_results(
     work = tmp_path / "work"
     work.mkdir()
     done = nbclient.NotebookClient(
-        book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(work)}}
+        book, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(work)}}
     ).execute()
     said = "".join(
         output.get("text", "")

@@ -32,7 +32,7 @@ from equipoise.losses.registry import DEFAULT
 from equipoise.method import Method, mistake
 from equipoise.models.registry import AUTO, REGISTRY, chosen
 from equipoise.training import Training
-from equipoise.validation.imports import Imports, NotAllowed, permission, permitted
+from equipoise.validation.imports import FromFile, Imports, NotAllowed, permission, permitted
 from equipoise.validation.names import checked_name, closest, quoted
 
 MOST_MISTAKES = 20  # in one error message
@@ -359,8 +359,21 @@ def experiment(config: Mapping[str, Any], imports: Imports | None = None) -> Exp
     before = permission.set(imports or permitted(config))
     try:
         return Experiment(**config)
+    except ConfigurationError as error:
+        if isinstance(config, FromFile):
+            raise ConfigurationError(_with_places(str(error), config)) from None
+        raise
     finally:
         permission.reset(before)
+
+
+def _with_places(message: str, config: FromFile) -> str:
+    """Return a message whose lines name the file and line of their key, if a file has it."""
+    lines = []
+    for line in message.split("\n"):
+        place = config.place_of(line.partition(": ")[0])
+        lines.append(f"{place}: {line}" if place is not None else line)
+    return "\n".join(lines)
 
 
 def _explain_all(details: list[Any]) -> str:
