@@ -111,6 +111,18 @@ OTHER_DATA: dict[str, dict[str, Any]] = {
         "data": {"name": "acs_income", "partition": "natural", "split": (0.15, 0.03, 0.82)},
     },
 }
+# A small setting for the script of robustness.
+SMALL: dict[str, dict[str, Any]] = {
+    "small": {
+        "data": {
+            "name": "digits",
+            "partition": "dirichlet:0.5",
+            "clients": 10,
+            "split": (0.4, 0.1, 0.5),
+        },
+        "training": {**_TRAINING, "lr": 0.005, "batch": 16},
+    },
+}
 NUMBERS = ("standalone", "standalone, other numbers", "fedavg", "finetune", "poise", "poise, plain")
 WITH_LENET = ("dirichlet-0.5", "ics-5", "digits", "cifar")
 WITH_MLP = tuple(name for name in SETTINGS if name != "cifar")
@@ -158,7 +170,7 @@ def config(
     setting: str, method: Any, seed: int, model: str = "mlp", **changes: Any
 ) -> dict[str, Any]:
     """An experiment; `changes` have dotted keys."""
-    known = SETTINGS | REGRESSION | OTHER_DATA
+    known = SETTINGS | REGRESSION | OTHER_DATA | SMALL
     found = {**_COMMON, **known[setting], "method": method, "seed": seed}
     if setting in REGRESSION:
         found["evaluation"] = {**found["evaluation"], "metrics": ["rmse"]}

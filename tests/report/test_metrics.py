@@ -333,7 +333,7 @@ def test_the_headline_compares_with_training_alone_and_ranks_it_nowhere() -> Non
     below = best_methods(made_up({"standalone": [0.9], "fedavg": [0.7], "fedakd": [0.8]}))
     assert below.startswith("fedakd has the best average (80.0 %), worse than training alone (90.0")
     one = best_methods(made_up({"standalone": [0.6], "fedavg": [0.7]}))
-    assert one.startswith("fedavg has the average 70.0 %, better than training alone (60.0 %)")
+    assert one.startswith("fedavg has 70.0 % as average, better than training alone (60.0 %)")
     close = made_up({"standalone": [0.70, 0.72, 0.74], "fedavg": [0.71, 0.72, 0.75]})
     assert "not clearly different from training alone" in best_methods(close)
 

@@ -96,7 +96,7 @@ def test_the_page_follows_a_run_that_trains(
     assert browser.complaints() == []
     # What a reload, or a part that is swapped without care, would lose.
     browser.run(
-        "window.same = document.getElementById('find'); same.value = '2'; same.dispatchEvent(new Event('input')); same.focus()"
+        "window.same = document.querySelector('.search'); same.value = '2'; same.dispatchEvent(new Event('input')); same.focus()"
     )
     browser.run(
         "document.querySelector('details').open = true; document.getElementById('cards').scrollIntoView()"
@@ -104,10 +104,11 @@ def test_the_page_follows_a_run_that_trains(
     top = "document.getElementById('cards').getBoundingClientRect().top"
     reading = browser.run(top)
     browser.run(
-        "window.blank = 0; new MutationObserver(() => { for (const i of document.images) if (!i.complete || !i.naturalWidth) window.blank++ })"
+        "window.blank = 0; new MutationObserver(() => { for (const i of document.querySelectorAll('.canvas')) if (!i.querySelector('.chart')) window.blank++ })"
         ".observe(document.body, {childList: true, subtree: true})"
     )
-    pictures = browser.run("[...document.images].map(image => image.src)")
+    drawn = "document.getElementById('figure-curves').querySelector('.chart').dataset.spots"
+    pictures = browser.run(drawn)
     values = """[...document.querySelectorAll("table.cards tbody tr")].map(row => [row.dataset.client, Number(row.cells[2].dataset.value)])"""
     for number in range(1, ROUNDS):
         (training / f"go-{number}").touch()
@@ -121,7 +122,7 @@ def test_the_page_follows_a_run_that_trains(
     until(lambda: words() == f"finished after {ROUNDS} rounds")
     final = Run(training / "run").final()
     until(lambda: dict(browser.run(values)) == final)
-    until(lambda: browser.run("[...document.images].map(image => image.src)") != pictures)
+    until(lambda: browser.run(drawn) != pictures)
     assert browser.run("window.blank") == 0, "at no moment a figure is missing"
     assert browser.run("document.activeElement === same && same.value") == "2" and browser.run(
         "document.querySelector('details').open"

@@ -104,7 +104,9 @@ def _style() -> str:
 @cache
 def _script(live: bool) -> str:
     # The first script reads the page before the others change it.
-    names = ["live.js", "charts.js", "page.js"] if live else ["charts.js", "page.js"]
+    names = ["charts.js", "page.js"]
+    if live:
+        names = ["live.js", "gallery.js", *names]
     return "\n".join(map(_template, names))
 
 

@@ -65,7 +65,7 @@ def _single_method(comparison: Comparison, name: str, row: Row, alone: Row | Non
     if name == "harmed":
         share = "nobody" if not row["value"] else f"{value} of the clients"
         return f"{row['method']} harmed {share} {seeds}."
-    text = f"{row['method']} has the {measure.title} {value}"
+    text = f"{row['method']} has {value} as {measure.title}"
     if alone is not None:
         text += f", {_against_alone(measure, row, alone)}"
     return f"{text}, {seeds}."

@@ -367,6 +367,20 @@ def read_result(
         return _Reader(run, main_metric, main_model).result(details).against(baseline)
 
 
+def read_main(run: Run) -> MetricResult:
+    """Read the main metric of the main model only, which is faster than the whole result.
+
+    Args:
+        run: An open run.
+
+    Raises:
+        RunError: The run is damaged.
+    """
+    with run.one_moment():
+        reader = _Reader(run, run.main_metric)
+        return reader.metric(reader.main_metric, reader.main_model)
+
+
 def condition_name(partition: str, varied: Iterable[tuple[str, Any]] = ()) -> str:
     """Return the name of a partition and of the settings that a sweep varies.
 
@@ -486,7 +500,7 @@ class _Reader:
         metrics = {}
         own = [metric for model, metric in measured if model == name]
         for metric in own:
-            metrics[metric] = self._metric(metric, name)
+            metrics[metric] = self.metric(metric, name)
         groups = self._groups(name)
         if not clinical.unequal(histograms):
             return ModelResult(name, metrics, groups=groups)
@@ -507,7 +521,8 @@ class _Reader:
             tables, self.run.clients, threshold, evaluation.get("group_minimum", 10)
         )
 
-    def _metric(self, name: str, model: str) -> MetricResult:
+    def metric(self, name: str, model: str) -> MetricResult:
+        """Return one metric of one served model."""
         final = self.run.final(name, model)
         return MetricResult(
             metric=find(name, self.run.task),

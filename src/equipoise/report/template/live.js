@@ -71,7 +71,7 @@
       const state = await answer.json();
       const wasLost = bar.classList.contains("lost");
       if (state.version !== version || wasLost) await renew();
-      if (state.status !== "running") pause = 3000;
+      if (!["running", "reading"].includes(state.status)) pause = 3000;
     } catch (error) {
       bar.className = "live lost";
       words.textContent =

@@ -90,7 +90,8 @@ function enhanceSheet(sheet) {
     state.all = true;
     update();
   });
-  sheet.querySelector(".controls").hidden = table.tBodies[0].rows.length <= FEW_ROWS;
+  const isShort = table.tBodies[0].rows.length <= FEW_ROWS;
+  sheet.querySelector(".controls").hidden = isShort && !table.classList.contains("cards");
   sheet.addEventListener("renewed", renew);
   renew();
 }
@@ -109,6 +110,7 @@ function enhance(root) {
   root.querySelectorAll(".chart").forEach(enhanceChart);
   root.querySelectorAll(".sheet").forEach(enhanceSheet);
   root.querySelectorAll(".wide").forEach(enhanceFrame);
+  document.dispatchEvent(new CustomEvent("enhance", { detail: root }));
 }
 
 enhance(document);
