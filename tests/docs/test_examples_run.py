@@ -23,6 +23,7 @@ SLOW = ("docs/start/first-run.md", "docs/start/own-method.md")
 PAGES = [
     "README.md",
     "docs/pandas.md",
+    "docs/reference/api/index.md",
     *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/start/*.md")),
 ]
 BLOCK = re.compile(r'^```(\w*)(?: title="(\S+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
