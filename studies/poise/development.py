@@ -22,7 +22,7 @@ from equipoise.methods.poise import Poise
 from study import Study, known, with_validation
 
 RESULTS = Path(__file__).parent / "development.jsonl"
-ALONE = "standalone"
+ALONE, BEST = "standalone", "cap 3R"
 MEASURED = {"evaluation.metrics": ["accuracy", "loss"]}
 # label -> method, or a rival of the comparison at equal cost
 METHODS: dict[str, Any] = {
@@ -39,12 +39,18 @@ METHODS: dict[str, Any] = {
     "finish, FedAvg (SGD)": {"name": "fedavg", "finish": {"name": "poise"}},
 }
 SGD = {"training.optimiser": "sgd", "training.lr": 0.1}
-SETTINGS = {"mlp": ("pow", "dirichlet-0.5", "ics-5"), "lenet": ("dirichlet-0.5", "ics-5")}
+# Cells in the order in which they are run, first with these methods, then with the others.
+FIRST = ("cap 3R", "ftH27 + validation", "cap R", "first form", "variant X", "finish, FedAvgM")
 CELLS = [
     (model, setting, seed)
     for seed in range(100, 110)
-    for model, names in SETTINGS.items()
-    for setting in names
+    for model, setting in (
+        ("mlp", "pow"),
+        ("mlp", "dirichlet-0.5"),
+        ("lenet", "dirichlet-0.5"),
+        ("mlp", "ics-5"),
+        ("lenet", "ics-5"),
+    )
 ]
 
 
@@ -52,67 +58,78 @@ def run(budget: float) -> None:
     """Run what is missing, one run after another, until the budget in minutes is used."""
     study = Study(RESULTS)
     began = time.process_time()
-    for model, setting, seed in CELLS:
-        for label, method in METHODS.items():
-            if time.process_time() - began > 60 * budget:
-                print("the budget is used")
-                return
-            change = with_validation if label.endswith("+ validation") else None
-            changes = MEASURED | (SGD if label.endswith("(SGD)") else {})
-            study.one(
-                "development", setting, label, method, seed, model=model, change=change, **changes
-            )
+    for model, setting, seed, label in _order():
+        if time.process_time() - began > 60 * budget:
+            print("the budget is used")
+            return
+        change = with_validation if label.endswith("+ validation") else None
+        changes = SGD if label.endswith("(SGD)") else {}
+        study.one(
+            "development",
+            setting,
+            label,
+            METHODS[label],
+            seed,
+            model=model,
+            change=change,
+            common=MEASURED,
+            **changes,
+        )
+
+
+def _order() -> Iterator[tuple[str, str, int, str]]:
+    """Yield network, setting, seed and method of every run, seed by seed."""
+    others = [label for label in METHODS if label not in FIRST]
+    for seed in range(100, 110):
+        for labels in (FIRST, others):
+            for model, setting, own_seed in CELLS:
+                if own_seed == seed:
+                    for label in labels:
+                        yield model, setting, seed, label
 
 
 def table() -> str:
-    """Return the means over the cells that all methods of a network have."""
+    """Return the means of each method over the cells that it has, and those of "cap 3R" there."""
     done = known(RESULTS)
     lines = [
-        "| network | method | average | minus cap 3R | worst change | below alone | NLL | steps |",
-        "|---|---|---|---|---|---|---|---|",
+        "| network | method | cells | average | minus cap 3R | worst change | below alone | NLL |"
+        " steps |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for model in ("mlp", "lenet"):
-        lines += _rows(done, model)
+        for label in METHODS:
+            row = _row(done, model, label)
+            if row:
+                lines.append(row)
     return "\n".join(lines)
 
 
-def _rows(done: dict[tuple[Any, ...], dict[str, Any]], model: str) -> Iterator[str]:
-    cells = [cell for cell in CELLS if cell[0] == model and _is_complete(done, cell)]
-    for label in METHODS:
-        records = [_record(done, cell, label) for cell in cells]
-        alone = [_record(done, cell, ALONE) for cell in cells]
-        best = [_record(done, cell, "cap 3R") for cell in cells]
-        if not records:
-            continue
-        change = np.concatenate(
-            [np.subtract(a["accuracy"], b["accuracy"]) for a, b in zip(records, alone, strict=True)]
-        )
-        average = 100 * np.mean([np.mean(one["accuracy"]) for one in records])
-        gap = average - 100 * np.mean([np.mean(one["accuracy"]) for one in best])
-        loss = np.mean([np.mean(one["nll"]) for one in records])
-        steps = np.mean(
-            [one["steps"] / other["steps"] for one, other in zip(records, alone, strict=True)]
-        )
-        yield (
-            f"| {model}, {len(cells)} cells | {label} | {average:.2f} | {gap:+.2f} | "
-            f"{100 * change.min():+.1f} | {(change < 0).sum()} of {len(change)} | {loss:.3f} | "
-            f"{steps:.2f} |"
-        )
+def _row(done: dict[tuple[Any, ...], dict[str, Any]], model: str, label: str) -> str:
+    """Return the row of a method; empty if it has no result."""
 
+    def record(setting: str, seed: int, name: str) -> dict[str, Any]:
+        return done.get(("development", model, setting, name, seed), {})
 
-def _is_complete(done: dict[tuple[Any, ...], dict[str, Any]], cell: tuple[str, str, int]) -> bool:
-    for label in (ALONE, *METHODS):
-        record = _record(done, cell, label)
-        if not record or "diverged" in record:
-            return False
-    return True
-
-
-def _record(
-    done: dict[tuple[Any, ...], dict[str, Any]], cell: tuple[str, str, int], label: str
-) -> dict[str, Any]:
-    model, setting, seed = cell
-    return done.get(("development", model, setting, label, seed), {})
+    cells = []
+    for _, setting, seed in (cell for cell in CELLS if cell[0] == model):
+        three = tuple(record(setting, seed, name) for name in (label, ALONE, BEST))
+        if all("accuracy" in one for one in three):
+            cells.append(three)
+    if not cells:
+        return ""
+    own, alone, best = zip(*cells, strict=True)
+    average, reference = (
+        100 * np.mean([np.mean(one["accuracy"]) for one in records]) for records in (own, best)
+    )
+    change = np.concatenate(
+        [np.subtract(a["accuracy"], b["accuracy"]) for a, b in zip(own, alone, strict=True)]
+    )
+    steps = np.mean([a["steps"] / b["steps"] for a, b in zip(own, alone, strict=True)])
+    return (
+        f"| {model} | {label} | {len(cells)} | {average:.2f} | {average - reference:+.2f} | "
+        f"{100 * change.min():+.1f} | {(change < 0).sum()} of {len(change)} | "
+        f"{np.mean([np.mean(one['nll']) for one in own]):.3f} | {steps:.2f} |"
+    )
 
 
 if __name__ == "__main__":

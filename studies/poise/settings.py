@@ -1,4 +1,4 @@
-"""What the study of Poise runs: settings, methods, seeds. PROTOCOL.md says why."""
+"""Settings, methods and seeds of both studies of Poise. The protocols say why."""
 
 from __future__ import annotations
 
@@ -78,6 +78,51 @@ REGRESSION: dict[str, dict[str, Any]] = {
         }
     },
 }
+# Further data of the test of the second form.
+OTHER_DATA: dict[str, dict[str, Any]] = {
+    "office": {
+        "data": {
+            "name": "office_caltech10",
+            "partition": "natural",
+            "split": (0.5, 0.15, 0.35),
+            "image_size": 32,
+        },
+        "rounds": 30,
+    },
+    "breast": {
+        "data": {
+            "name": "breastmnist",
+            "partition": "dirichlet:0.5",
+            "clients": 5,
+            "split": (0.5, 0.15, 0.35),
+            "pool": "all",
+        },
+    },
+    "retina-classes": {
+        "data": {
+            "name": "retinamnist",
+            "partition": "dirichlet:0.5",
+            "clients": 5,
+            "split": (0.5, 0.15, 0.35),
+            "pool": "all",
+        },
+    },
+    "acs": {
+        "data": {"name": "acs_income", "partition": "natural", "split": (0.15, 0.03, 0.82)},
+    },
+}
+# A small setting for the script of robustness.
+SMALL: dict[str, dict[str, Any]] = {
+    "small": {
+        "data": {
+            "name": "digits",
+            "partition": "dirichlet:0.5",
+            "clients": 10,
+            "split": (0.4, 0.1, 0.5),
+        },
+        "training": {**_TRAINING, "lr": 0.005, "batch": 16},
+    },
+}
 NUMBERS = ("standalone", "standalone, other numbers", "fedavg", "finetune", "poise", "poise, plain")
 WITH_LENET = ("dirichlet-0.5", "ics-5", "digits", "cifar")
 WITH_MLP = tuple(name for name in SETTINGS if name != "cifar")
@@ -125,12 +170,13 @@ def config(
     setting: str, method: Any, seed: int, model: str = "mlp", **changes: Any
 ) -> dict[str, Any]:
     """An experiment; `changes` have dotted keys."""
-    found = {**_COMMON, **(SETTINGS | REGRESSION)[setting], "method": method, "seed": seed}
+    known = SETTINGS | REGRESSION | OTHER_DATA | SMALL
+    found = {**_COMMON, **known[setting], "method": method, "seed": seed}
     if setting in REGRESSION:
         found["evaluation"] = {**found["evaluation"], "metrics": ["rmse"]}
     if model != "mlp":
         found["model"] = model
     for key, value in changes.items():
-        section, name = key.split(".")
-        found[section] = {**found[section], name: value}
+        section, _, name = key.partition(".")
+        found[section] = {**found[section], name: value} if name else value
     return found

@@ -1,17 +1,19 @@
-"""The study of Poise: runs what PROTOCOL.md names, one line of JSON for each run as it ends.
+"""The studies of Poise: run what the protocols name, one line of JSON for each run as it ends.
 
+    python studies/poise/study.py frozen --budget 480                       # PROTOCOL.md
     python studies/poise/study.py tune|fold|prior|report|ablations|regression|lenet ...
 
-What results.jsonl holds already is not run again. The sets must be at hand (EQUIPOISE_DATA).
+The second line is the study of the first form (PROTOCOL_FIRST_FORM.md). Results that are stored are
+not run again. The data sets must be available (EQUIPOISE_DATA).
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -113,15 +115,21 @@ class Study:
         other: int = 0,
         keep: Callable[[Run, Federation], None] | None = None,
         again: bool = False,
+        common: dict[str, Any] | None = None,
         **changes: Any,
     ) -> dict[str, Any]:
-        """Run one cell of the study unless its result is stored."""
+        """Run one cell of the study unless its result is stored.
+
+        `common` are changes of settings that training alone has, too, when it must be repeated
+        after a pause.
+        """
         key = (part, model, setting, label, seed)
+        changes = {**(common or {}), **changes}
         wanted = Experiment(**settings.config(setting, method, seed + other, model, **changes))
         if key in self.done and keep is None and not again:
             return self.done[key]
         if against is not None and label != against and (*key[:3], against, seed) not in self.right:
-            self.alone(part, setting, against, seed, model)
+            self.alone(part, setting, against, seed, model, common or {})
         plain = federation_of(wanted.data.model_dump(mode="json"), seed)
         federation = change(plain) if change is not None else plain
         began, cpu = time.perf_counter(), time.process_time()
@@ -197,8 +205,10 @@ class Study:
             said = torch.cat([net(federation.x[chunk]).argmax(1) for chunk in places.split(256)])
         return (said == federation.y[places]).numpy()
 
-    def alone(self, part: str, setting: str, label: str, seed: int, model: str) -> None:
-        """Training alone, of which later runs need to know which samples it gets right; after a pause it is run again for that."""
+    def alone(
+        self, part: str, setting: str, label: str, seed: int, model: str, common: dict[str, Any]
+    ) -> None:
+        """Train alone; later runs need the samples that it gets right, also after a pause."""
         change = with_validation if label.endswith("+ validation") else None
         self.one(
             part,
@@ -210,6 +220,7 @@ class Study:
             change=change,
             against=label,
             again=True,
+            common=common,
         )
 
     def tune(self) -> None:
@@ -499,18 +510,27 @@ class dealt:
         simulate.load_data = self.before
 
 
-def parts_of(words: list[str]) -> Iterator[str]:
-    """Yield the parts of the study that the command line names."""
-    for word in words:
-        if word not in ("tune", "fold", "prior", "report", "ablations", "regression", "lenet"):
-            raise SystemExit(
-                f"expected tune, fold, prior, report, ablations, regression or lenet, got {word!r}"
-            )
-        yield word
+PARTS = ("tune", "fold", "prior", "report", "ablations", "regression", "lenet")
+
+
+def main() -> None:
+    """Run the parts of the study that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="+", choices=[*PARTS, "frozen"])
+    parser.add_argument(
+        "--budget", type=float, default=480.0, help="minutes of processor time of `frozen`"
+    )
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    study = Study()
+    for part in arguments.parts:
+        if part == "frozen":
+            import frozen
+
+            frozen.run(arguments.budget)
+        else:
+            getattr(study, part)()
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    study = Study()
-    for part in list(parts_of(sys.argv[1:])):
-        getattr(study, part)()
+    main()

@@ -464,7 +464,7 @@ def page() -> str:
     seconds = sum(record.get("seconds", [0, 0])[1] for record in known().values())
     lines = [
         f"Made by `python studies/poise/table.py` from `studies/poise/results.jsonl`: {len(known())} runs, {seconds / 60:.0f} minutes of one core. "
-        "The [protocol](../../studies/poise/PROTOCOL.md) was committed before the first run. Average: accuracy in per cent over clients, ± standard "
+        "The [protocol](../../studies/poise/PROTOCOL_FIRST_FORM.md) was committed before the first run. Average: accuracy in per cent over clients, ± standard "
         "deviation over seeds. Below alone: clients with a lower accuracy than Standalone of the same seed; significantly by McNemar's one-sided "
         "test at 5 % on the client's own test samples, uncorrected. Steps and bytes: times FedAvg's. In the last column Student's t interval over seeds "
         "and, from five seeds on, p of the paired t test after Holm's correction.",

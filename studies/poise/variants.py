@@ -10,15 +10,22 @@ import torch
 from torch import nn
 
 from equipoise.client import Client
-from equipoise.method import Method
+from equipoise.method import Method, Ups, Weights
+from equipoise.methods.finetune import Finetune
 from equipoise.methods.poise import Poise
 from equipoise.models import Model
-from equipoise.records import Down, Up
+from equipoise.records import Down, State, Up
+from equipoise.server import Server
 from equipoise.tree import RunningMean
 from equipoise.weighting import mixture_weights, simplex_grid
 
 LYING = ("0", "1")
 ORDER = ("alone", "global", "offsets", "tuned")
+
+
+def reversed_step(up: Up, down: Down) -> Up:
+    """Return a reply whose model is as far from the received one, on the other side."""
+    return Up(model=(down.model + -1 * (up.model - down.model)).with_rest(up.model.rest))
 
 
 @dataclass(frozen=True)
@@ -83,17 +90,21 @@ class Hard(Poise):
 
 @dataclass(frozen=True)
 class Lying(Poise):
-    """Poise with two clients that step the other way and claim the global model is the best expert."""
+    """Poise with two clients that step the other way and claim the global model is the best expert.
+
+    Attributes:
+        flip_after: The round after which they step the other way.
+    """
 
     variant: Literal["two", "one"] = "one"
+    flip_after: int = 0
 
     def client(self, client: Client, down: Down) -> Up | None:
         """Train, and reverse the step of a lying client."""
         up = super().client(client, down)
         assert up is not None
-        if client.id not in LYING:
-            return up
-        return Up(model=(down.model + -1 * (up.model - down.model)).with_rest(up.model.rest))
+        flips = client.id in LYING and client.round > self.flip_after
+        return reversed_step(up, down) if flips else up
 
     def prepare(self, client: Client, down: Down) -> Up:
         """Train the experts, and report false evidence at a lying client."""
@@ -108,6 +119,31 @@ class Lying(Poise):
             else grid[best]
         )
         return Up(evidence=torch.from_numpy(said))
+
+
+# Robustness of the second form.
+
+
+@dataclass(frozen=True)
+class LyingFinetune(Finetune):
+    """Fine-tuning with the same two clients that step the other way."""
+
+    def client(self, client: Client, down: Down) -> Up:
+        """Train, and reverse the step of a lying client."""
+        up = super().client(client, down)
+        return reversed_step(up, down) if client.id in LYING else up
+
+
+@dataclass(frozen=True)
+class Diverging(Poise):
+    """Poise whose global model is multiplied by 100 in the last round."""
+
+    def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
+        """Return the mean, and in the last round one that is far off."""
+        state = super().update(server, state, ups, weights)
+        if server.round < server.rounds:
+            return state
+        return state.with_(model=(100.0 * state.model).with_rest(state.model.rest))
 
 
 # Development of the second form.

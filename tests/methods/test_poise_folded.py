@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,15 @@ from tests.helpers.counting import counted
 from tests.helpers.images import NETWORKS, play
 from tests.helpers.plain import assert_equal
 from tests.helpers.problems import client_states, server_state
-from tests.helpers.runs import CLASSES, settings, sites
+from tests.helpers.runs import (
+    CLASSES,
+    assert_same,
+    config,
+    everything,
+    settings,
+    sites,
+    stopped,
+)
 
 MANY = {"ada": 90, "bo": 80, "cy": 100, "di": 70}
 END = 4
@@ -105,6 +114,28 @@ def test_validation_data_come_back_as_they_were() -> None:
         assert len(client.train) == sum(apart) and len(client.validation) == apart[1]
         raise RuntimeError("on the way")
     assert (len(client.train), len(client.validation)) == apart
+
+
+@pytest.mark.parametrize("spec", [{"name": "poise"}, {"name": "fedavg", "finish": "poise"}])
+def test_a_run_that_was_begun_with_the_first_form_continues_with_it(
+    spec: dict[str, Any], tmp_path: Path
+) -> None:
+    """The file of a run names only the parameters that were given."""
+    config_of_old = {"name": "poise", "variant": "one"}
+    first = {**spec, "finish": config_of_old} if "finish" in spec else config_of_old
+    folder = stopped(tmp_path, first)
+    file = folder / "experiment.yaml"
+    assert "variant: one\n" in file.read_text()
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if "variant: one" not in line))
+    with sqlite3.connect(folder / "run.db") as database:
+        database.execute("update meta set value = '1' where key = 'defaults'")
+    database.close()
+    resumed = eq.resume(folder)
+    method = resumed.config["method"]
+    assert method.get("finish", method)["variant"] == "one"
+    whole = eq.run(eq.Experiment(**config(tmp_path, first)), out=tmp_path / "whole")
+    assert_same(everything(whole), everything(resumed))
 
 
 # Numbers.

@@ -1,13 +1,19 @@
-"""What the page of Poise says was measured is what the study's results say, and its defaults are what the protocol's rules chose."""
+"""The studies of Poise: the page shows their results, and the test of the second form is ready to run."""
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import binomtest
 
+from equipoise.experiment import Experiment
 from equipoise.methods.poise import Poise
 
 STUDY = Path(__file__).parents[2] / "studies" / "poise"
@@ -24,6 +30,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Any:
         "study",
         "settings",
         "variants",
+        "frozen",
     ):  # names of the study's own, which others may have, too
         sys.modules.pop(name, None)
 
@@ -44,3 +51,79 @@ def test_no_run_is_there_twice_and_report_seeds_decided_nothing(table: Any) -> N
 def test_the_defaults_are_what_the_rules_chose(table: Any) -> None:
     assert {"folded-all": True, "plain": False}[table.kept()] == Poise().fold
     assert table.prior() == Poise().prior
+
+
+@pytest.fixture
+def frozen(table: Any) -> Any:
+    import frozen
+
+    return frozen
+
+
+def test_seeds_of_the_frozen_test_were_used_for_nothing_else(table: Any, frozen: Any) -> None:
+    development = (STUDY / "development.jsonl").read_text().splitlines()
+    used = {key[4] for key in table.known()} | {json.loads(line)["seed"] for line in development}
+    assert not used & set(frozen.SEEDS) and not set(frozen.TUNING_SEEDS) & set(frozen.SEEDS)
+
+
+def test_every_run_of_the_frozen_test_is_a_valid_experiment(table: Any, frozen: Any) -> None:
+    import settings
+
+    for group in frozen.GROUPS:
+        assert len(group.seeds) >= 5
+        for setting in group.settings:
+            for label in group.methods:
+                method, changes = frozen.OWN.get(label), {}
+                if method is None:
+                    method, changes = frozen._published(label, frozen.PUBLISHED[label][2][0])
+                if group.rounds is not None:
+                    changes["rounds"] = group.rounds
+                config = settings.config(setting, method, 20, group.model, **changes)
+                assert Experiment(**config).rounds >= 15
+
+
+def test_equal_cost_rivals_stand_with_and_without_validation_data(frozen: Any) -> None:
+    for epochs, average in ((10, "none"), (27, "none"), (27, "second_half")):
+        name = f"ft{'H' if average == 'second_half' else ''}{epochs}"
+        plain, more = frozen.OWN[name], frozen.OWN[f"{name} + validation"]
+        assert plain == more
+        assert (plain["tune_epochs"], plain["tune_average"]) == (epochs, average)
+
+
+def test_harm_is_counted_by_an_exact_test(frozen: Any) -> None:
+    for lost, won in ((0, 5), (9, 1), (5, 5), (30, 12)):
+        expected = binomtest(lost, lost + won, alternative="greater").pvalue
+        assert frozen.mcnemar(lost, won) == pytest.approx(expected)
+    assert frozen.mcnemar(0, 0) == 1.0
+
+
+def test_tables_of_the_frozen_test_show_steps_bytes_and_paired_differences(
+    frozen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = replace(frozen.GROUPS[2], seeds=(20, 21), published=("ditto", "feddc"))
+    draw = np.random.default_rng(0)
+    lines = []
+    for seed in group.seeds:
+        for label in group.methods:
+            accuracy = (0.7 + 0.1 * (label == frozen.POISE) + draw.normal(0, 0.001, 4)).tolist()
+            record = {
+                "part": group.part, "model": group.model, "setting": "office", "method": label,
+                "seed": seed, "accuracy": accuracy, "nll": [1.0] * 4, "lost": [1] * 4,
+                "won": [9] * 4, "steps": 300 if label == frozen.POISE else 100, "bytes": [5, 5],
+            }  # fmt: skip
+            if label == "feddc":
+                record = {**{key: record[key] for key in frozen_key()}, "diverged": "not finite"}
+            lines.append(json.dumps(record))
+    (tmp_path / "frozen.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr(frozen, "RESULTS", tmp_path / "frozen.jsonl")
+    monkeypatch.setattr(frozen, "GROUPS", (group,))
+    text = frozen.tables()
+    row = next(line for line in text.splitlines() if line.startswith("| **poise**"))
+    assert re.search(r"\| (79\.9|80\.0)\d \|", row)
+    assert "| 0 of 8 | 0 |" in row and "| 3.00 | 1.00 |" in row
+    assert "a run diverged: feddc" in text
+    assert re.search(r"\| office \| \+(9|10)\.\d+ \[", text)
+
+
+def frozen_key() -> tuple[str, ...]:
+    return ("part", "model", "setting", "method", "seed")

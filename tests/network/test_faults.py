@@ -155,6 +155,18 @@ def test_a_reply_after_the_deadline_does_not_count(faulty: Faulty, tmp_path: Pat
     assert late and len(late) < 10
 
 
+def test_a_site_that_loses_power_during_a_step_is_away_soon(faulty: Faulty, tmp_path: Path) -> None:
+    run = begun(faulty, tmp_path, 10)
+    os.kill(faulty.process("west", CHILD), signal.SIGSTOP)  # so that a step is in progress
+    time.sleep(3.0)
+    faulty.kill("west")
+    began = time.monotonic()
+    faulty.wait_for_more(run)
+    assert time.monotonic() - began < 90  # FLARE itself notices after minutes
+    faulty.start_site("west")
+    faulty.finished(run, tmp_path)
+
+
 def test_a_run_waits_for_a_site_that_is_away_at_its_beginning(
     faulty: Faulty, tmp_path: Path
 ) -> None:

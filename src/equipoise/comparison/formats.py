@@ -490,7 +490,7 @@ def about_changes(comparison: Comparison) -> str:
     """Return what the mark behind the change of a client means, or that the metric has no test."""
     if any(entry.run.main.gain_tests for entry in comparison.entries):
         return (
-            f"{CLEAR}: beyond the luck of a finite test set, p < {SIGNIFICANT} (exact McNemar test "
-            "for each client, for the least favourable pairs)"
+            f"{CLEAR}: significant, p < {SIGNIFICANT} (exact McNemar test for each client, for the "
+            "least favourable pairs)"
         )
     return no_test(comparison.metric.name)

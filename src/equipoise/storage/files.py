@@ -43,7 +43,8 @@ _HALF_WRITTEN = re.compile(
 )
 # Names that a run writes into its folder; SQLite adds -wal, -shm and -journal to its own.
 _WRITTEN = re.compile(
-    rf"{re.escape(DATABASE)}.*|{re.escape(LOCK)}|{re.escape(CONFIGURATION)}|{FILES}|tensorboard"
+    rf"{re.escape(DATABASE)}.*|{re.escape(LOCK)}|{re.escape(CONFIGURATION)}|{FILES}"
+    r"|tensorboard|wandb"
 )
 
 

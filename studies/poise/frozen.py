@@ -1,0 +1,392 @@
+"""The test of the second form of Poise, as PROTOCOL.md fixes it.
+
+    python studies/poise/study.py frozen --budget 480    # minutes of processor time; resumable
+    python studies/poise/frozen.py                       # the tables of frozen.jsonl
+    python studies/poise/frozen.py --plan                # the number of runs
+
+Runs that frozen.jsonl holds are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from study import OTHER, Study, known, with_validation
+
+RESULTS = Path(__file__).parent / "frozen.jsonl"
+SEEDS = tuple(range(20, 30))
+TUNING_SEEDS = (100, 101)
+TUNING_SETTINGS = ("dirichlet-0.5", "ics-5")
+LEVEL = 0.05
+ALONE, POISE, RIVAL = "standalone", "poise", "ftH27 + validation"
+CONTROL = "standalone, other numbers"
+VALIDATION = " + validation"
+MEASURED = {"evaluation.metrics": ["accuracy", "loss"]}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Settings whose averages are taken together.
+
+    Attributes:
+        name: The name in tables.
+        model: The network.
+        rounds: The number of rounds; None for that of each setting.
+        settings: The settings.
+        seeds: The seeds.
+        published: The published rivals; None for all.
+    """
+
+    name: str
+    model: str
+    rounds: int | None
+    settings: tuple[str, ...]
+    seeds: tuple[int, ...]
+    published: tuple[str, ...] | None = None
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The labels of all methods."""
+        return (*OWN, *(PUBLISHED if self.published is None else self.published))
+
+    @property
+    def part(self) -> str:
+        """The name of the part of the study under which its runs are stored."""
+        return f"frozen {self.name}"
+
+
+GROUPS = (
+    Group(
+        "mlp",
+        "mlp",
+        None,
+        ("pow", "dirichlet-0.1", "dirichlet-0.5", "ics-5", "part", "digits", "hospitals"),
+        SEEDS[:5],
+    ),
+    Group("other data", "mlp", None, ("breast", "retina-classes", "acs"), SEEDS),
+    Group("office", "lenet", None, ("office",), SEEDS[:5]),
+    Group("lenet", "lenet", None, ("dirichlet-0.5", "ics-5", "digits"), SEEDS[:5]),
+    Group("mlp, 60 rounds", "mlp", 60, ("dirichlet-0.5", "ics-5"), SEEDS[:5]),
+    Group(
+        "lenet, 60 rounds",
+        "lenet",
+        60,
+        ("dirichlet-0.5", "cifar"),
+        SEEDS[:5],
+        published=("ditto", "fedas"),
+    ),
+)
+
+
+def _finetune(epochs: int, average: str = "none") -> dict[str, Any]:
+    return {"name": "finetune", "tune_epochs": epochs, "tune_average": average}
+
+
+OWN: dict[str, dict[str, Any]] = {
+    ALONE: {"name": "standalone"},
+    CONTROL: {"name": "standalone"},
+    "fedavg": {"name": "fedavg"},
+    POISE: {"name": "poise"},
+    "poise, first form": {"name": "poise", "variant": "one"},
+    "ft10": _finetune(10),
+    "ft27": _finetune(27),
+    "ftH27": _finetune(27, "second_half"),
+    f"standalone{VALIDATION}": {"name": "standalone"},
+    f"fedavg{VALIDATION}": {"name": "fedavg"},
+    f"ft10{VALIDATION}": _finetune(10),
+    f"ft27{VALIDATION}": _finetune(27),
+    RIVAL: _finetune(27, "second_half"),
+}
+# Published rivals with three values each; the first is the default.
+PUBLISHED: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
+    "ditto": ({"name": "ditto"}, "method.pull", (0.1, 0.01, 1.0)),
+    "fedas": ({"name": "fedas"}, "method.align_lr", (0.01, 0.001, 0.1)),
+    "fedakd": ({"name": "fedakd"}, "method.alpha", (1.0, 0.1, 0.3)),
+    "fedekd": ({"name": "fedekd"}, "method.lambda_kd", (1.0, 0.1, 0.3)),
+    "kdia": ({"name": "kdia", "preset": "quick"}, "method.lambda_kd", (0.5, 0.1, 2.0)),
+    "feddc": ({"name": "feddc"}, "training.lr", (0.1, 0.05, 0.02)),
+    "corefed": ({"name": "corefed"}, "method.lambda_con", (0.1, 0.01, 1.0)),
+    "fedequilibria": ({"name": "fedequilibria"}, "method.t", (0.7, 0.3, 0.9)),
+}
+SGD = {"training.optimiser": "sgd"}  # FedDC needs it.
+
+
+def run(budget: float) -> None:
+    """Run what is missing, until the budget in minutes of processor time is used."""
+    study = Study(RESULTS)
+    limit = time.process_time() + 60 * budget
+    for work in (_tuning(study), _test(study)):
+        for _ in work:
+            if time.process_time() > limit:
+                print("the budget is used; the same command continues")
+                return
+
+
+def _tuning(study: Study) -> Iterator[None]:
+    """Run the values of the published rivals, of each network, on tuning seeds."""
+    for model in ("mlp", "lenet"):
+        for seed in TUNING_SEEDS:
+            for setting in TUNING_SETTINGS:
+                for label, (_, name, values) in PUBLISHED.items():
+                    for value in values:
+                        method, changes = _published(label, value)
+                        key = f"{label} {name}={value}"
+                        study.one(
+                            "frozen tuning",
+                            setting,
+                            key,
+                            method,
+                            seed,
+                            model=model,
+                            against=None,
+                            **changes,
+                        )
+                        yield
+
+
+def _test(study: Study) -> Iterator[None]:
+    """Run the test seed by seed, so that seeds are complete when the budget ends."""
+    for seed in SEEDS:
+        for group in GROUPS:
+            if seed not in group.seeds:
+                continue
+            for setting in group.settings:
+                for label in group.methods:
+                    _one(study, group, setting, label, seed)
+                    yield
+
+
+def _one(study: Study, group: Group, setting: str, label: str, seed: int) -> None:
+    if label in OWN:
+        method, changes = OWN[label], {}
+    else:
+        method, changes = _published(label, chosen(label, group.model))
+    common: dict[str, Any] = dict(MEASURED)
+    if group.rounds is not None:
+        common["rounds"] = group.rounds
+    study.one(
+        group.part,
+        setting,
+        label,
+        method,
+        seed,
+        model=group.model,
+        change=with_validation if label.endswith(VALIDATION) else None,
+        other=OTHER if label == CONTROL else 0,
+        common=common,
+        **changes,
+    )
+
+
+def _published(label: str, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a rival with a value of its parameter, and the changes of training settings."""
+    method, name, _ = PUBLISHED[label]
+    changes = dict(SGD) if label == "feddc" else {}
+    if name.startswith("method."):
+        method = {**method, name.removeprefix("method."): value}
+    else:
+        changes[name] = value
+    return method, changes
+
+
+def chosen(label: str, model: str) -> Any:
+    """Return the value with the highest validation accuracy; on a tie, the first."""
+    done = known(RESULTS)
+    _, name, values = PUBLISHED[label]
+    scores = []
+    for value in values:
+        runs = [
+            done.get(("frozen tuning", model, setting, f"{label} {name}={value}", seed), {})
+            for setting in TUNING_SETTINGS
+            for seed in TUNING_SEEDS
+        ]
+        diverged = any("validation" not in record for record in runs)
+        accuracies = [] if diverged else [np.mean(record["validation"]) for record in runs]
+        scores.append(-1.0 if diverged else float(np.mean(accuracies)))
+    return values[int(np.argmax(scores))]
+
+
+@dataclass(frozen=True)
+class Results:
+    """The runs of a group whose seeds are complete.
+
+    Attributes:
+        group: The group.
+        runs: (setting, method, seed) -> record.
+        seeds: The complete seeds.
+    """
+
+    group: Group
+    runs: dict[tuple[str, str, int], dict[str, Any]]
+    seeds: tuple[int, ...]
+
+    @classmethod
+    def of(cls, group: Group) -> Results:
+        """Read the runs of a group."""
+        runs = {key[2:]: one for key, one in known(RESULTS).items() if key[0] == group.part}
+        seeds = []
+        for seed in group.seeds:
+            cells = [(s, label, seed) for s in group.settings for label in group.methods]
+            if all(cell in runs for cell in cells):
+                seeds.append(seed)
+        return cls(group, runs, tuple(seeds))
+
+    def of_method(self, label: str) -> list[dict[str, Any]] | None:
+        """Return the runs of a method by seed and setting; None if one diverged."""
+        records = [
+            self.runs[setting, label, seed]
+            for seed in self.seeds
+            for setting in self.group.settings
+        ]
+        return None if any("diverged" in one for one in records) else records
+
+    def by_seed(self, label: str, name: str = "accuracy") -> np.ndarray:
+        """Return the mean over clients and settings for each seed."""
+        records = self.of_method(label) or []
+        means = np.array([np.mean(one[name]) for one in records])
+        return means.reshape(len(self.seeds), -1).mean(1)
+
+    def harmed(self, label: str) -> tuple[int, int, int]:
+        """Return clients below training alone, how many significantly, and how many there are."""
+        below = significant = clients = 0
+        records = self.of_method(label) or []
+        for one, alone in zip(records, self.of_method(ALONE) or [], strict=True):
+            change = np.subtract(one["accuracy"], alone["accuracy"])
+            below += int((change < 0).sum())
+            clients += len(change)
+            for lost, won in zip(one["lost"], one["won"], strict=True):
+                significant += mcnemar(lost, won) < LEVEL
+        return below, significant, clients
+
+
+def mcnemar(lost: int, won: int) -> float:
+    """Return p of the exact one-sided test that as many samples were won as lost."""
+    return float(stats.binom.sf(lost - 1, lost + won, 0.5)) if lost else 1.0
+
+
+def difference(values: np.ndarray, others: np.ndarray) -> tuple[float, float, float, float]:
+    """Return mean, 95 % interval (Student) and p of paired differences, in points."""
+    gap = 100 * (values - others)
+    if len(gap) < 2:
+        return float(gap.mean()), float("nan"), float("nan"), float("nan")
+    error = gap.std(ddof=1) / np.sqrt(len(gap))
+    half = stats.t.ppf(0.975, len(gap) - 1) * error
+    test = stats.ttest_rel(values, others)
+    return float(gap.mean()), float(gap.mean() - half), float(gap.mean() + half), float(test.pvalue)
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Return p values after Holm's correction.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(values)
+    corrected = [0.0] * len(values)
+    highest = 0.0
+    for rank, position in enumerate(order):
+        highest = max(highest, min(1.0, (len(values) - rank) * values[position]))
+        corrected[position] = round(highest, 10)
+    return corrected
+
+
+def tables() -> str:
+    """Return the tables of all groups, and the primary comparison."""
+    lines = []
+    groups = [Results.of(group) for group in GROUPS]
+    for results in groups:
+        lines += [*_table(results), ""]
+    return "\n".join([*lines, *_primary([one for one in groups if len(one.seeds) >= 2])])
+
+
+def _table(results: Results) -> list[str]:
+    lines = [
+        f"**{results.group.name}**, seeds {', '.join(map(str, results.seeds)) or 'none yet'}",
+        "",
+        "| method | average | worst client | below alone | significantly | NLL | steps | bytes |"
+        " Poise minus it | p |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    if not results.seeds:
+        return lines
+    labels = [name for name in results.group.methods if results.of_method(name) is not None]
+    rivals = [name for name in labels if name != POISE]
+    gaps = {name: difference(results.by_seed(POISE), results.by_seed(name)) for name in rivals}
+    corrected = dict(zip(rivals, holm([gap[3] for gap in gaps.values()]), strict=True))
+    for name in sorted(labels, key=lambda name: -results.by_seed(name).mean()):
+        cells = _cells(results, name)
+        if name in gaps:
+            mean, low, high, _ = gaps[name]
+            cells += [f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]", f"{corrected[name]:.3f}"]
+        else:
+            cells += ["", ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    diverged = [name for name in results.group.methods if name not in labels]
+    if diverged:
+        lines += ["", f"Without a row, because a run diverged: {', '.join(diverged)}."]
+    return lines
+
+
+def _cells(results: Results, name: str) -> list[str]:
+    records, plain = results.of_method(name) or [], results.of_method("fedavg") or []
+    pairs = list(zip(records, plain, strict=True))
+    worst = 100 * np.mean([min(one["accuracy"]) for one in records])
+    steps = np.mean([one["steps"] / other["steps"] for one, other in pairs])
+    sent = np.mean([sum(one["bytes"]) / sum(other["bytes"]) for one, other in pairs])
+    harm = ["", ""]
+    if name != ALONE:
+        below, significant, clients = results.harmed(name)
+        harm = [f"{below} of {clients}", str(significant)]
+    return [
+        f"**{name}**" if name == POISE else name,
+        f"{100 * results.by_seed(name).mean():.2f}",
+        f"{worst:.1f}",
+        *harm,
+        f"{results.by_seed(name, 'nll').mean():.3f}",
+        f"{steps:.2f}",
+        f"{sent:.2f}",
+    ]
+
+
+def _primary(groups: Sequence[Results]) -> list[str]:
+    """Return the comparisons that the protocol fixes: the average, and harmed clients."""
+    lines = [f"| group | Poise minus {RIVAL} | p | significantly harmed: Poise, {CONTROL} | p |"]
+    lines.append("|---|---|---|---|---|")
+    gaps = [difference(one.by_seed(POISE), one.by_seed(RIVAL)) for one in groups]
+    tests = []
+    for one in groups:
+        (_, own, clients), (_, control, _) = one.harmed(POISE), one.harmed(CONTROL)
+        table = [[own, clients - own], [control, clients - control]]
+        tests.append((own, control, clients, float(stats.fisher_exact(table, "less").pvalue)))
+    averages, harms = holm([gap[3] for gap in gaps]), holm([test[3] for test in tests])
+    for one, gap, p, test, q in zip(groups, gaps, averages, tests, harms, strict=True):
+        lines.append(
+            f"| {one.group.name} | {gap[0]:+.2f} [{gap[1]:+.2f}, {gap[2]:+.2f}] | {p:.3f} | "
+            f"{test[0]}, {test[1]} of {test[2]} | {q:.3f} |"
+        )
+    return lines
+
+
+def plan() -> str:
+    """Return the number of runs of each part."""
+    values = sum(len(values) for _, _, values in PUBLISHED.values())
+    tuning = 2 * len(TUNING_SEEDS) * len(TUNING_SETTINGS) * values
+    lines = [f"tuning: {tuning} runs"]
+    for group in GROUPS:
+        runs = len(group.seeds) * len(group.settings) * len(group.methods)
+        lines.append(f"{group.name}: {runs} runs")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--plan", action="store_true", help="print the number of runs")
+    print(plan() if parser.parse_args().plan else tables())
