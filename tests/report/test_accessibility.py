@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from equipoise.report import report
+from equipoise.report import report, report_study
+from equipoise.study.definition import load_study
 from equipoise.watch.serving import WatchServer
 from tests.helpers.browser import Browser
+from tests.helpers.constructed import write_constructed
 from tests.helpers.stores import made_up_run
 
 pytestmark = pytest.mark.slow
 AXE = Path(__file__).parent.parent / "helpers" / "axe" / "axe.min.js"
+PAPERS = Path(__file__).parents[2] / "experiments" / "papers"
+PAGES = ["run", "comparison", "errors", "study", "gallery", "overlay"]
 VIOLATIONS = """
 axe.run(document).then(({ violations }) => violations.map(({ id, nodes }) =>
     [id, ...nodes.slice(0, 3).map((node) => node.html.slice(0, 160))]))
@@ -40,6 +45,10 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
         "comparison": report(several, folder / "comparison.html")[0].as_uri(),
         "errors": report([errors], folder / "errors.html")[0].as_uri(),
     }
+    study = folder / "office-t.yaml"
+    shutil.copy(PAPERS / "fedequilibria" / "office-t.yaml", study)
+    write_constructed(load_study(study), "small")
+    pages["study"] = report_study(study, folder / "study.html", "small")[0].as_uri()
     with WatchServer(runs) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -56,7 +65,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("page", ["run", "comparison", "errors", "gallery", "overlay"])
+@pytest.mark.parametrize("page", PAGES)
 def test_axe_finds_no_violation_and_nothing_sticks_out(
     browser: Browser, addresses: dict[str, str], page: str, scheme: str, width: int
 ) -> None:

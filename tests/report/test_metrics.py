@@ -124,7 +124,7 @@ def test_every_partition_has_a_verdict_of_its_own() -> None:
     )
     both = best_methods(Comparison([*first.entries, *second.entries], "fedavg"))
     assert re.match(
-        r"On iid: fedakd has the best average.* On sharded: fedavg has the best average", both
+        r"On iid: fedakd has the best average.*\nOn sharded: fedavg has the best average", both
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -76,7 +77,15 @@ def test_the_page_follows_a_run_that_trains(
     browser: Browser, training: Path, server: WatchServer
 ) -> None:
     def words() -> str:
-        return str(browser.run("document.getElementById('live-words').textContent"))
+        """The words of the bar; where they name a round, the page must show the same one."""
+        text, rounds = browser.run(
+            """[document.getElementById("live-words").textContent,
+                [...document.querySelectorAll("dt")].find((one) => one.textContent === "rounds")
+                    ?.nextElementSibling.textContent]"""
+        )
+        named = re.search(r"round (\d+ of \d+)", text)
+        assert rounds is None or named is None or rounds == named[1], "one moment"
+        return str(text)
 
     def headings() -> list[str]:
         return list(browser.run("[...document.querySelectorAll('h2')].map(one => one.textContent)"))

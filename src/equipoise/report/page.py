@@ -172,9 +172,13 @@ def _write(
 def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
     drawn: dict[str, Picture] = pictures.of_sweep(comparison)
     for number, partition in enumerate(comparison.partitions, start=1):
-        suffix = f"-{number}" if len(comparison.partitions) > 1 else ""
+        several = len(comparison.partitions) > 1
+        suffix = f"-{number}" if several else ""
         for name, picture in pictures.of_comparison(comparison, partition).items():
-            drawn[f"{name}{suffix}"] = picture
+            title = picture.title
+            if several:
+                title += f": {partition_name(partition)}"
+            drawn[f"{name}{suffix}"] = replace(picture, title=title)
         for method in comparison.methods:
             for entry in comparison.of_method(method, partition)[:1]:
                 for name, picture in pictures.of_method(entry.run).items():

@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def best_methods(comparison: Comparison) -> str:
-    """Return for every partition which method is best and which harms the fewest clients.
+    """Return for every partition, in a line, which method is best and which harms the fewest.
 
     Where intervals overlap, the sentence says that this is undecided.
     """
@@ -32,7 +32,7 @@ def best_methods(comparison: Comparison) -> str:
         text = " ".join(sentences)
         several = len(comparison.partitions) > 1
         parts.append(f"On {partition_name(partition)}: {text}" if several else text)
-    return " ".join(parts)
+    return "\n".join(parts)
 
 
 def _sentence(comparison: Comparison, partition: str, name: str) -> str:
@@ -54,6 +54,8 @@ def _sentence(comparison: Comparison, partition: str, name: str) -> str:
     if not rivals:
         return f"{claim}, over {rows[0]['seeds']} seeds."
     reason = _doubt(comparison, measure, [rows[0], *rivals])
+    if alone is not None:
+        reason += _all_against_alone(measure, rows, alone)
     return f"{_question(name, measure)} is undecided: {reason}."
 
 
@@ -75,11 +77,20 @@ def _against_alone(measure: Measure, row: Row, alone: Row) -> str:
     """Return how a method compares with training alone, no stronger than the intervals permit."""
     value = f"training alone ({_value(alone['value'], measure)})"
     if row["value"] == alone["value"]:
-        return f"as {value}"
+        return f"equal to {value}"
     is_better = (row["value"] < alone["value"]) == bool(measure.lower)
     if row["seeds"] > 1 and not _apart(row, alone):
         return f"not clearly different from {value}"
     return f"better than {value}" if is_better else f"worse than {value}"
+
+
+def _all_against_alone(measure: Measure, rows: Sequence[Row], alone: Row) -> str:
+    """Return how all methods compare with training alone; empty if they do not agree."""
+    relations = {_against_alone(measure, row, alone) for row in rows}
+    if len(relations) != 1:
+        return ""
+    number = "both" if len(rows) == 2 else "all"
+    return f"; {number} are {relations.pop()}"
 
 
 def _value(value: float, measure: Measure) -> str:
