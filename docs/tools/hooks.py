@@ -31,6 +31,7 @@ INCLUDED = {
     "experiments/defaults.md": "project/defaults.md",
 }
 FENCE = re.compile(r"(^ {0,3}```.*?^ {0,3}```[ \t]*$)", re.MULTILINE | re.DOTALL)
+DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -51,7 +52,28 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Rewrite links to files that are elsewhere in the site, or not in it."""
     uri = page.file.src_uri
+    markdown = DIAGRAM.sub(lambda match: diagram_table(match[1]), markdown)
     return rewrite_links(markdown, uri, repository_path(uri))
+
+
+def diagram_table(source: str) -> str:
+    """Return a Mermaid diagram as a table, since its program would come from the network.
+
+    Args:
+        source: A sequence diagram, or a flow chart of layers with their members.
+    """
+    if source.lstrip().startswith("sequenceDiagram"):
+        names = dict(re.findall(r"participant (\w+) as (.+)", source))
+        rows = ["| from | to | message |", "|---|---|---|"]
+        for sender, receiver, message in re.findall(r"(\w+)-+>>(\w+): (.+)", source):
+            rows.append(
+                f"| {names.get(sender, sender)} | {names.get(receiver, receiver)} | {message} |"
+            )
+    else:
+        rows = ["| layer, from top to bottom | packages |", "|---|---|"]
+        for title, members in re.findall(r"subgraph \w+ \[(.+)\]\n\s+(.+)", source):
+            rows.append(f"| {title} | {members.replace(' ~~~ ', ', ')} |")
+    return "\n".join(rows)
 
 
 def repository_path(uri: str) -> str:

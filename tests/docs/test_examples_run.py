@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 SLOW = ("docs/start/first-run.md", "docs/start/own-method.md")
 PAGES = [
     "README.md",
+    "docs/compare.md",
     "docs/pandas.md",
+    "docs/reference/api/index.md",
     *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/start/*.md")),
 ]
 BLOCK = re.compile(r'^```(\w*)(?: title="(\S+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -102,3 +104,26 @@ def test_the_comparison_of_output_knows_digits_and_gaps() -> None:
     assert matches("average 93.0\n...\nend", "average 92.7\nanything\nend\n")
     assert not matches("average 93.0\nend", "median 93.0\nend")
     assert matches("4 of 10 (0*)", "3 of 10 (1*)")
+
+
+# Pages whose code another test runs, or which shows a part that needs a long run first.
+ELSEWHERE = {
+    "docs/custom-method.md": "tests/e2e/test_custom_method_page.py",
+    "docs/data.md": "tests/data/test_python.py",
+    "docs/extending.md": "tests/docs/test_extending.py",
+    "docs/fairness.md": "tests/metrics/test_examples.py",
+    "docs/methods/kdia.md": "a run of KDIA on CIFAR-10",
+    "docs/network.md": "tests/docs/test_network.py",
+    "docs/sites.md": "tests/docs/test_pages.py",
+}
+
+
+def test_every_page_with_python_code_is_run() -> None:
+    pages = {
+        str(page.relative_to(ROOT))
+        for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+        if "```python" in page.read_text()
+    }
+    assert pages - set(PAGES) == set(ELSEWHERE)
+    tests = [place for place in ELSEWHERE.values() if place.startswith("tests/")]
+    assert all((ROOT / test).exists() for test in tests)
