@@ -5,7 +5,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start many processes, each of which would compile the package anew without its cached bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow lint types tests bench bench-quick bench-cluster mutate clean
+.PHONY: demo test test-slow lint types tests docs dist bench bench-quick bench-cluster mutate clean
 
 demo: .venv/.installed  ## the main job: ten unequal clients, alone and together
 	$(BIN)/equipoise compare --data digits --partition dirichlet:0.3 --clients 10 --methods standalone,fedavg,fedakd,poise --seeds 1 \
@@ -26,6 +26,13 @@ tests: .venv/.installed-dev
 test-slow: .venv/.installed-dev  ## the same checks over far more cases; minutes instead of seconds
 	$(BIN)/pytest -m slow
 
+docs: .venv/.installed-docs  ## the documentation site, in the folder site; a broken link or anchor fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+dist: .venv/.installed-dev  ## wheel and source archive, in the folder dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -35,6 +42,10 @@ test-slow: .venv/.installed-dev  ## the same checks over far more cases; minutes
 
 .venv/.installed-dev: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev,track,tables,dicom,cluster]'
+	touch $@ .venv/.installed
+
+.venv/.installed-docs: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
 	touch $@ .venv/.installed
 
 bench: .venv/.installed  ## against public simulators and the bound, taking turns round by round; needs EQUIPOISE_DATA
@@ -52,4 +63,4 @@ mutate: .venv/.installed-dev  ## how much the tests see: N changes of the source
 	$(BIN)/python tests/mutation/mutate.py -n $(N) --seed $(SEED)
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .mutation
+	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache .mutation

@@ -1,3 +1,3 @@
 """The version of this package: below everything, since runs and jobs name it."""
 
-__version__ = "0.2.0"
+__version__ = "1.0.0rc1"

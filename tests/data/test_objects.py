@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +124,36 @@ def test_a_hugging_face_data_set() -> None:
     )
     with pytest.raises(ValueError, match="the data set has no column z, t; it has n, c, y, s"):
         from_huggingface(Rows(columns), inputs=["n", "z"], label="y", site="t")
+
+
+def test_nested_lists_of_uint8_are_pixels() -> None:
+    rows = {"image": [[[0, 255], [51, 102]]] * 2, "y": [0, 1]}
+    for feature in (
+        SimpleNamespace(shape=(2, 2), dtype="uint8"),  # Array2D
+        SimpleNamespace(feature=SimpleNamespace(feature=SimpleNamespace(dtype="uint8"))),
+        [[SimpleNamespace(dtype="uint8")]],
+    ):
+        found = from_huggingface(Rows(rows, features={"image": feature}), inputs="image", label="y")
+        assert found.x.dtype == torch.uint8 and found.x.shape == (2, 1, 2, 2)
+
+
+def test_other_nested_lists_with_large_values_are_warned_of() -> None:
+    rows = {"image": [[[0, 16], [3, 4]]] * 2, "y": [0, 1]}
+    with pytest.warns(UserWarning, match="from 0 to 16 are taken as they are.*uint8"):
+        found = from_huggingface(Rows(rows), inputs="image", label="y")
+    assert found.x.dtype == torch.float32 and found.x.shape == (2, 2, 2)
+    small = {"image": [[[0.0, 0.5], [1.0, 0.25]]] * 2, "y": [0, 1]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_huggingface(Rows(small), inputs="image", label="y")
+
+
+def test_token_ids_are_not_called_pixels() -> None:
+    with pytest.warns(UserWarning, match="token ids need no scaling") as seen:
+        from_huggingface(
+            Rows({"ids": [[101, 2023], [101, 7592]], "y": [0, 1]}), inputs="ids", label="y"
+        )
+    assert len(seen) == 1 and "pixel" not in str(seen[0].message)
 
 
 def test_a_torch_data_set() -> None:

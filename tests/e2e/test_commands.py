@@ -33,7 +33,8 @@ def _of(option: Any) -> str:
         if option.multiple or option.nargs != 1
         else ""
     )
-    return f"{'required' if option.required else repr(option.default)}{kind}, {option.type.name}"
+    default = "required" if option.required else repr(option.default)
+    return f"{default}{kind}"
 
 
 def test_options_and_defaults_are_those_that_users_know() -> None:

@@ -11,23 +11,28 @@ import equipoise
 
 nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
 nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+SLOW = ("cluster", "compare", "network")  # they start many processes, or train for long
+NEEDS = {"cluster": "ray", "network": "nvflare"}
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["compare", "hospitals"]
+    names = ["cluster", "compare", "hospitals", "method", "models", "network"]
+    assert [path.stem for path in NOTEBOOKS] == names
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem == "compare" else ())
+        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in SLOW else ())
         for path in NOTEBOOKS
     ],
 )
 def test_a_notebook_runs_and_is_kept_without_results(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if path.stem in NEEDS:
+        pytest.importorskip(NEEDS[path.stem], reason=f"{NEEDS[path.stem]} is not installed")
     book = nbformat.read(path, as_version=4)
     nbformat.validate(book)
     assert all(
@@ -56,7 +61,7 @@ def test_a_notebook_runs_and_is_kept_without_results(
     work = tmp_path / "work"
     work.mkdir()
     done = nbclient.NotebookClient(
-        book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(work)}}
+        book, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(work)}}
     ).execute()
     said = "".join(
         output.get("text", "")
@@ -64,4 +69,5 @@ def test_a_notebook_runs_and_is_kept_without_results(
         if cell.cell_type == "code"
         for output in cell.outputs
     )
-    assert "error:" not in said and "Traceback" not in said and list(work.glob("*.html"))
+    assert "error:" not in said and "Traceback" not in said
+    assert any(work.iterdir()), "results are in the folder of the notebook"

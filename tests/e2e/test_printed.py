@@ -108,14 +108,14 @@ def test_gains_are_shown_with_their_test_and_counted(printed: Printed) -> None:
     rows = {line.split()[0]: " ".join(line.split()) for line in printed() if line[:2] in
             ("a ", "b ", "c ", "d ", "e ")}  # fmt: skip
     assert rows == {
-        "a": "a 100 50.0 45.0 40.0 -5.0 loses (may be luck)",
+        "a": "a 100 50.0 45.0 40.0 -5.0 loses (may be chance)",
         "b": "b 100 50.0 90.0 +40.0 gains",
         "c": "c 100 50.0 50.0 0.0 equal",
         "d": "d 100 50.0 – –",
         "e": "e 100 50.0",
     }
     assert "1 of 5 clients gain, 1 lose" in printed()[-1]
-    assert "1 gain, 0 lose" in printed()[-1], "beyond luck"
+    assert "1 gain, 0 lose" in printed()[-1], "significant"
 
 
 def test_a_gain_in_an_error_is_a_fall(printed: Printed) -> None:

@@ -111,7 +111,7 @@ def test_run_against_alone_is_a_comparison(hospitals: Path, equipoise: Terminal)
     assert "balanced_accuracy in %" in equipoise("show", "c", "--metric", "balanced_accuracy").out
     assert "unknown metric of this comparison 'f2'" in equipoise("show", "c", "--metric", "f2").err
     assert equipoise("report", "c", "--out", "page.html").code == 0
-    assert "Who gains, who loses" in Path("page.html").read_text()
+    assert "Report card of every client" in Path("page.html").read_text()
     for option in ("--overwrite", "--profile"):
         assert f"{option} is for one run" in equipoise("run", *words, "--against-alone", option).err
     assert "plan: 2 runs" in equipoise("run", *words, "--against-alone", "--dry-run").out
@@ -261,7 +261,7 @@ def test_what_is_not_over_is_marked(hospitals: Path, equipoise: Terminal) -> Non
     answer = equipoise("compare", *words, "--rounds", "10", "--set", "training.lr=0.02")
     assert (
         "fedavg ‡" in answer.out
-        and "‡ fedavg on auto: not converged: mean loss still got better by 0." in answer.out
+        and "‡ fedavg on natural: not converged: mean loss still got better by 0." in answer.out
     )
     (folder,) = Path("c/runs").glob("fedavg*")
     assert "not converged: mean loss still got better" in equipoise("show", folder).out
@@ -272,7 +272,7 @@ def test_what_is_not_over_is_marked(hospitals: Path, equipoise: Terminal) -> Non
         "fedavg ‡" in Path("both.html").read_text()
         and "not converged" in Path("both.html").read_text()
     )
-    assert json.loads(Path("c/comparison.json").read_text())["not converged"]["auto"] == [
+    assert json.loads(Path("c/comparison.json").read_text())["not converged"]["natural"] == [
         "standalone",
         "fedavg",
     ]

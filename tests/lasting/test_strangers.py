@@ -206,10 +206,18 @@ def test_a_checkpoint_is_not_read_or_written_through_a_link(
 
 @pytest.mark.parametrize(
     "name",
-    ["experiment.yaml", "files", "run.db.new", "run.db.new-journal", "run.lock", "tensorboard"],
+    [
+        "experiment.yaml",
+        "files",
+        "run.db.new",
+        "run.db.new-journal",
+        "run.lock",
+        "tensorboard",
+        "wandb",
+    ],
 )
 def test_a_new_run_is_not_written_through_links(name: str, made: Path, tmp_path: Path) -> None:
-    (tmp_path / "target").mkdir() if name in ("files", "tensorboard") else (
+    (tmp_path / "target").mkdir() if name in ("files", "tensorboard", "wandb") else (
         tmp_path / "target"
     ).write_text("precious")
     before = listing(tmp_path / "target")

@@ -128,6 +128,28 @@ def test_a_site_that_works_too_long_is_late(
     assert stand_in.cancelled == stand_in.sent
 
 
+def test_a_site_that_dies_during_a_step_counts_as_away(aborted: threading.Event) -> None:
+    stand_in = StandIn({"va": silent})
+    link = Link(stand_in, FLContext, aborted.is_set, pick_up=0.2, silence=0.3)
+    connection = link.connection("va")
+    link.hear("va")
+    link.hear("nobody")
+    with pytest.raises(ConnectionError, match="'va' gives no sign of life"):
+        connection.call(MESSAGE, None)
+    assert not connection.is_reachable and connection.state == "away"
+
+
+def test_a_site_that_gives_signs_of_life_is_waited_for(aborted: threading.Event) -> None:
+    def slow(task: Task) -> Shareable:
+        for _ in range(12):
+            time.sleep(0.1)
+            link.hear("va")
+        return echo(task)
+
+    link = Link(StandIn({"va": slow}), FLContext, aborted.is_set, pick_up=0.2, silence=0.9)
+    assert bytes(link.connection("va").call(MESSAGE, None)) == b"headbody"
+
+
 def test_a_call_ends_with_the_job(aborted: threading.Event) -> None:
     connection = link_to(StandIn({"va": silent}), aborted).connection("va")
     threading.Timer(0.1, aborted.set).start()

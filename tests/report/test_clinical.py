@@ -154,7 +154,7 @@ def test_the_tables_hold_measures_with_intervals_and_what_thresholds_would_give(
     sites = {"north": scored(40, 2, 1), "south": scored(35, 2, 2)}
     measures, thresholds = clinical.tables_of(made_up(sites, 2, clients=["north", "south", "west"]))
     for note in ("calibration error: above 0", "AUROC, AUPRC", "fewer than 20", "1 of 3 clients"):
-        assert note in measures["title"]
+        assert note in measures["text"]
     assert measures["header"] == [
         "client",
         "AUROC",
@@ -190,12 +190,9 @@ def test_the_tables_hold_measures_with_intervals_and_what_thresholds_would_give(
         (~ill)[~called].mean(),
     ]
     assert thresholds["rows"][3][1:] == [f"{100 * value:.1f}" for value in wanted]
-    assert (
-        "calling a sample ill from a score on" in thresholds["title"]
-        and "75 test samples" in thresholds["title"]
-    )
+    assert "called ill" in thresholds["text"] and "75 test samples" in thresholds["text"]
     shared = clinical.tables_of(made_up(sites, 2, main_split="shared", clients=["x"]))[0]
-    assert "sent no counts" not in shared["title"]
+    assert "sent no counts" not in shared["text"]
     assert [
         table["header"][0] for table in clinical.tables_of(made_up({"north": scored(60, 3, 3)}, 3))
     ] == ["client"]
@@ -220,7 +217,7 @@ def test_the_roc_curve_rises_as_the_threshold_falls() -> None:
 
 def test_the_calibration_curve_has_shares_over_scores() -> None:
     sites = [f"_{k}" for k in range(9)]
-    (axes,) = clinical.calibration(dict.fromkeys(sites, FEW), 1).axes
+    (axes,) = clinical.calibration(dict.fromkeys(sites, 20 * FEW), 1).axes
     *lines, diagonal = axes.lines
     wanted = [[10, 0], [60, 50], [90, 100]]
     assert np.allclose(lines[8].get_xydata(), wanted, atol=0.6), "to half a bin"
@@ -242,3 +239,20 @@ def test_the_calibration_curve_has_shares_over_scores() -> None:
     ] and axes.get_xlim() == axes.get_ylim() == (-1, 101)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("score in %", "share that has the class in %")
     assert [text.get_text().strip() for text in axes.get_legend().get_texts()] == sites
+
+
+def test_a_point_of_a_calibration_curve_is_of_twenty_samples_or_more() -> None:
+    bins = [(0.05, 0.0, 12), (0.15, 0.5, 12), (0.5, 0.5, 25), (0.95, 1.0, 3)]
+    merged = clinical.merged_bins(bins)
+    assert [count for _, _, count in merged] == [24, 28]
+    assert merged[0][:2] == pytest.approx((0.1, 0.25))
+    assert clinical.merged_bins([(0.3, 1.0, 4)]) == [(0.3, 1.0, 4)], "few are better than none"
+
+
+def test_sites_with_few_samples_share_one_calibration_curve() -> None:
+    lines, small = clinical.calibration_groups({"a": 20 * FEW, "b": 2 * FEW, "c": 3 * FEW})
+    assert list(lines) == ["a", "2 small sites together"] and small == ["b", "c"]
+    assert lines["2 small sites together"].sum() == 5 * FEW.sum()
+    lines, small = clinical.calibration_groups({"b": FEW, "c": FEW})
+    assert list(lines) == [clinical.TOGETHER]
+    assert clinical.calibration_groups({"a": FEW})[0].keys() == {"a"}, "one site is not pooled"

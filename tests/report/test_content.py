@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import sqlite3
@@ -51,7 +50,7 @@ def test_headlines_for_every_kind_of_outcome():
     )
     assert (
         headline([card("a", -0.25), card("b", 0.2)], rmse)
-        == "In this one run 1 of 2 clients gains; client a loses 0.2500."
+        == "In this one run 1 of 2 clients gains; client a loses: its RMSE is 0.2500 higher than alone."
     )
     assert headline([card("a", 0.1)], accuracy) == "In this one run 1 of 1 clients gains."
     wide, clear = Card("a", 9, 0.4, 0.5, -0.1, p=0.3), Card("b", 9, 0.9, 0.5, 0.4, p=0.001)
@@ -122,10 +121,7 @@ def test_names_from_outside_are_text_and_not_markup(tmp_path: Path):
     )
     page = path.read_text()
     assert evil not in page and "&lt;img src=x" in page and "{{ 7 * 7 }}" in page
-    pictures = [
-        base64.b64decode(found).decode()
-        for found in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)
-    ]
+    pictures = re.findall(r'<svg [^>]*class="chart".*?</svg>', page, re.S)
     assert drawn and all(evil not in picture for picture in pictures)
     named = [picture for picture in pictures if "&lt;img src=x" in picture]
     assert len(named) == 3, (
@@ -170,7 +166,7 @@ def test_several_runs_make_a_comparison(tmp_path: Path):
     page = report(
         [tmp_path / name for name in ("standalone", "fedavg", "fedprox")], tmp_path / "r.html"
     )[0].read_text()
-    assert "<h1>3 methods on digits</h1>" in page and re.search(
+    assert "<h1>2 methods and training alone on digits</h1>" in page and re.search(
         r'class="headline">fedprox has the best average', page
     )
 
@@ -241,3 +237,46 @@ def test_a_bad_comparison_gets_a_sentence(text: str, sentence: str, tmp_path: Pa
     (tmp_path / "comparison.json").write_text(text)
     with pytest.raises(RunError, match=sentence):
         report([tmp_path], tmp_path / "r.html")
+
+
+def test_one_method_against_training_alone_has_the_page_of_its_run(tmp_path: Path):
+    run = pair(tmp_path)
+    single = report([run], tmp_path / "run.html")[0].read_text()
+    both = report([tmp_path / "standalone", run], tmp_path / "both.html")[0].read_text()
+    assert "Report card of every client" in both and "<h1>fedavg on digits</h1>" in both
+    assert both == single
+
+
+def test_notes_stand_behind_the_figures_and_each_once(tmp_path: Path):
+    pair(tmp_path)
+    made_up_run(tmp_path / "fedprox", "fedprox", level=0.7)
+    runs = [tmp_path / name for name in ("standalone", "fedavg", "fedprox")]
+    page = report(runs, tmp_path / "r.html")[0].read_text()
+    assert page.index('id="notes"') > page.rindex("</figure>")
+    notes = re.findall(r"<li>([^<]*)</li>", page[page.index('id="notes"') :])
+    assert len(notes) == len(set(notes)) and sum("McNemar" in note for note in notes) == 1
+    assert page.count("McNemar") == 1
+    assert "<strong>" not in page, "one seed shows no significant difference"
+
+
+def test_falling_validation_values_are_followed_by_advice(tmp_path: Path):
+    run = made_up_run(tmp_path / "run", rounds=12)
+    with sqlite3.connect(run / "run.db") as db:
+        for number in range(1, 13):
+            value = 0.9 - 0.02 * abs(number - 5)
+            db.execute(
+                "update measurements set value = ? where split = 'validation' and round = ?",
+                (value, number),
+            )
+    db.close()
+    page = report([run], tmp_path / "r.html")[0].read_text()
+    assert "was best around round 5 (90.0 %) and ended at 76.0 %" in page and "rounds=5" in page
+
+
+@pytest.mark.parametrize(("clients", "name"), [(["0", "1"], "iid"), (["north", "1"], "natural")])
+def test_a_partition_chosen_by_rule_has_the_name_of_what_was_chosen(
+    clients: list[str], name: str, tmp_path: Path
+):
+    run = made_up_run(tmp_path / "run", clients=clients, data={"partition": "auto"})
+    result = read_result(Run(run))
+    assert result.partition == name and result.condition == (name, 0)

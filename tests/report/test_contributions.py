@@ -43,7 +43,7 @@ def test_the_report_names_their_correlation_with_training_alone(
     correlation = np.corrcoef(alone, values)[0, 1]
     picture = pictures.of_method(cffl)["contributions_reputation"]
     assert f"correlation is {correlation:.2f}" in picture.text
-    figure = "contributions_reputation-cffl"
+    figure = "contributions_reputation"
     files = report([result.folder], tmp_path / "page.html", kinds=["png"], names=[figure])
     assert files[1].stat().st_size > 1000
     assert "correlation is" in files[0].read_text()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from equipoise.report import drawing
+from equipoise.report import drawing, embedding
 from equipoise.report.drawing import name_ends, name_points
 
 # The inside of a figure in points, as names are placed: 0.8 of its width and 0.72 of its height.
@@ -170,14 +172,54 @@ def test_a_figure_is_the_same_file_every_time_and_a_script_without_a_font_is_no_
     assert drawing.encoded(lambda: drawn("病院"), "png").startswith(b"\x89PNG") and not recwarn.list
 
 
-def test_a_picture_knows_every_colour_by_its_name_in_light_and_dark() -> None:
-    svg = drawing.themed(drawing.encoded(drawn, "svg").decode())
-    assert "stroke: var(--c0072b2)" in svg and "#123456" in svg and "--c123456" not in svg, (
-        "a colour that we do not know stays"
-    )
-    light, dark = re.findall(r":root\{([^}]*)\}", svg)
+def test_a_picture_in_a_page_uses_the_colours_of_the_page() -> None:
+    svg = str(embedding.embedded(drawn, "a"))
+    assert 'stroke="var(--c0072b2)"' in svg and "$x_" in svg, "texts stay texts"
+    assert "#123456" in svg and "--c123456" not in svg, "an unknown colour stays"
+    light, dark = re.findall(r":root\{([^}]*)\}", embedding.theme_rules())
     for colour, twin in drawing.THEME.items():
-        assert f"--c{colour[1:]}:{colour}" in light.split(
-            ";"
-        ) and f"--c{colour[1:]}:{twin}" in dark.split(";")
-    assert svg.count("<style>:root") == 1 and "$x_" in svg, "texts stay texts"
+        assert f"--c{colour[1:]}:{colour}" in light.split(";")
+        assert f"--c{colour[1:]}:{twin}" in dark.split(";")
+
+
+def test_a_picture_in_a_page_has_no_inline_style_and_ids_of_its_own() -> None:
+    first, second = (str(embedding.embedded(drawn, name)) for name in ("a", "b"))
+    assert " style=" not in first and "<style" not in first and "<metadata" not in first
+    ids = [set(re.findall(r' id="([^"]+)"', svg)) for svg in (first, second)]
+    assert ids[0] and not ids[0] & ids[1]
+    for reference in re.findall(r"url\(#([^)]+)\)", first):
+        assert reference in ids[0]
+
+
+def test_a_picture_in_a_page_lists_its_values_where_they_are_drawn() -> None:
+    def draw() -> Figure:
+        figure, axes = drawing.new()
+        (line,) = axes.plot([0, 1, 2], [0.0, np.nan, 2.0])
+        figure.add_series("a <b>", "#0072b2", line)
+        figure.add_spots(axes, [0, 1, 2], [0.0, np.nan, 2.0], ["none", "gone", "two"], "a <b>")
+        return figure
+
+    root = ElementTree.fromstring(str(embedding.embedded(draw, "x")))
+    assert json.loads(root.get("data-names", "")) == [["a <b>", "var(--c0072b2)"]]
+    first, last = json.loads(root.get("data-spots", ""))
+    assert (first[2:], last[2:]) == ([0, "none"], [0, "two"]), "a value that does not exist is out"
+    assert first[0] < last[0] and first[1] > last[1], "the origin of a picture is above"
+    (group,) = root.iterfind(".//*[@data-series='0']")
+    path = group.find("{http://www.w3.org/2000/svg}path")
+    assert path is not None
+    start = [float(number) for number in path.get("d", "").split()[1:3]]
+    assert start == pytest.approx(first[:2], abs=0.1)
+
+
+@pytest.mark.parametrize("direction", ["x", "y"])
+def test_an_axis_never_magnifies_a_small_range(direction: str) -> None:
+    _, axes = drawing.new()
+    axes.set(xlim=(80.0, 80.2), ylim=(80.2, 80.0))
+    drawing.widen(axes, 5.0, direction)
+    limits = axes.get_xlim() if direction == "x" else axes.get_ylim()
+    assert abs(limits[1] - limits[0]) == pytest.approx(5.0)
+    assert np.mean(limits) == pytest.approx(80.1)
+    assert (limits[0] > limits[1]) == (direction == "y"), "an inverted axis stays inverted"
+    drawing.widen(axes, 1.0, direction)
+    after = axes.get_xlim() if direction == "x" else axes.get_ylim()
+    assert after == limits, "a wide axis stays as it is"

@@ -124,7 +124,7 @@ def test_every_partition_has_a_verdict_of_its_own() -> None:
     )
     both = best_methods(Comparison([*first.entries, *second.entries], "fedavg"))
     assert re.match(
-        r"On iid: fedakd has the best average.* On sharded: fedavg has the best average", both
+        r"On iid: fedakd has the best average.*\nOn sharded: fedavg has the best average", both
     )
 
 
@@ -193,10 +193,10 @@ def test_a_page_about_auroc_has_all_metrics_and_names_clients_without_a_value(
         "Auroc is undefined for client 2: its test data have one class; averages are over the other 3."
         in page
     )
-    assert "In this one run" in page and "average auroc" in page
+    assert "In this one run" in page and "average AUROC" in page
     table = page[page.index("All metrics") :]
     average = np.mean(list(Run(run).final("auroc").values()))
-    assert re.search(rf'<th scope="row">auroc in %</th><td>{100 * average:.1f}</td>', table)
+    assert re.search(rf'<th scope="row">AUROC in %</th><td>{100 * average:.1f}</td>', table)
     assert re.search(r'<th scope="row">2</th><td>–</td><td>\d', table), (
         "client by client, auroc and accuracy"
     )
@@ -318,11 +318,34 @@ def test_the_main_metric_decides_the_best_round(tmp_path: Path) -> None:
 
 def test_points_of_a_calibration_curve_are_as_large_as_their_share_of_samples() -> None:
     draw = np.random.default_rng(0)
-    score = draw.random((300, 2))
-    table = score_histograms.counted(score / score.sum(1, keepdims=True), draw.integers(0, 2, 300))
+    score = draw.random((3000, 2))
+    labels = draw.integers(0, 2, 3000)
+    table = score_histograms.counted(score / score.sum(1, keepdims=True), labels)
     few = score_histograms.counted(np.array([[0.9, 0.1]] * 40), np.zeros(40, int))
     (axes,) = calibration({"north": table, "south": few}, 1).axes
     north, south = (collection.get_sizes() for collection in axes.collections)
     by_tenth = np.histogram(score[:, 1] / score.sum(1), np.arange(11) / 10)[0]
     assert sorted(north) == pytest.approx(sorted(6 + 60 * by_tenth[by_tenth > 0] / by_tenth.max()))
     assert south == pytest.approx([6 + 60 * 40 / by_tenth.max()])
+
+
+def test_the_headline_compares_with_training_alone_and_ranks_it_nowhere() -> None:
+    below = best_methods(made_up({"standalone": [0.9], "fedavg": [0.7], "fedakd": [0.8]}))
+    assert below.startswith("fedakd has the best average (80.0 %), worse than training alone (90.0")
+    one = best_methods(made_up({"standalone": [0.6], "fedavg": [0.7]}))
+    assert one.startswith("fedavg has 70.0 % as average, better than training alone (60.0 %)")
+    close = made_up({"standalone": [0.70, 0.72, 0.74], "fedavg": [0.71, 0.72, 0.75]})
+    assert "not clearly different from training alone" in best_methods(close)
+
+
+def test_only_a_method_that_differs_from_all_others_is_clearly_best() -> None:
+    seeds = [0.70, 0.71, 0.72, 0.73, 0.74]
+    better = [value + 0.1 + 0.001 * k for k, value in enumerate(seeds)]
+    clear = made_up({"fedavg": seeds, "fedprox": seeds[::-1], "fedakd": better})
+    (partition,) = clear.partitions
+    assert clear.clearly_best(partition, "average") == "fedakd"
+    rival = [value + 0.002 * (-1) ** k for k, value in enumerate(better)]
+    close = made_up({"fedavg": seeds, "fedprox": rival, "fedakd": better})
+    assert close.clearly_best(partition, "average") == ""
+    few = made_up({"fedavg": seeds[:2], "fedakd": better[:2]})
+    assert few.clearly_best(partition, "average") == "", "two seeds have no test"

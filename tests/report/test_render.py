@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
+import re
 from typing import Any
 
 import pytest
@@ -36,6 +39,7 @@ def page(cards: list[Card], live: Live | None = None, **more: Any) -> str:
         "headline": "",
         "cards": cards,
         "scale": scale_of(cards, accuracy),
+        "weighted": True,
         "total_rounds": 7,
         "unit": accuracy.title,
     }
@@ -73,14 +77,14 @@ def test_a_page_that_is_watched_has_a_script_more_and_says_how_far_the_run_is() 
         and 'class="live going" data-version="v7"' in live
         and 'max="5" value="2" aria-label' in live
     )
-    assert live.index("Asks now and then") < live.index("Without this script"), (
+    assert live.index("Asks now and then") < live.index("Without this script a page"), (
         "it looks at the page before the other changes it"
     )
     assert "client &lt;z&gt;" in live and '<a href="../">all runs</a>' in live
     over = page([Card("x", 1, 0.5)], Live("v", "over"))
     assert (
         'class="live finished"' in over
-        and 'max="0" value="0" hidden' in over
+        and 'max="1" value="0" hidden' in over
         and "all runs" not in over
         and 'clients that failed" hidden' in over
     )
@@ -89,3 +93,17 @@ def test_a_page_that_is_watched_has_a_script_more_and_says_how_far_the_run_is() 
 def test_what_a_template_needs_must_be_given() -> None:
     with pytest.raises(UndefinedError):
         render("gallery.html", title="x")
+
+
+@pytest.mark.parametrize("live", [None, Live("v", "over")])
+def test_only_the_style_and_the_scripts_of_the_page_itself_are_permitted(live: Live | None) -> None:
+    text = render("waiting.html", live=live, title="x", headline="", remarks=[])
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
+    assert policy is not None and "unsafe" not in policy[1] and "default-src 'none'" in policy[1]
+    for tag in ("style", "script"):
+        content = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.S)
+        assert content is not None
+        digest = base64.b64encode(hashlib.sha256(content[1].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy[1]
+    assert ("connect-src 'self'" in policy[1]) == (live is not None)
+    assert " style=" not in text and not re.search(r"\son[a-z]+=", text)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -98,6 +101,80 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         run(WANTED, tmp_path / "other", [Burning(), tracker("mlflow", WANTED)])
     failed = client.search_runs([saved.info.experiment_id], "attributes.status = 'FAILED'")
     assert [one.info.run_name for one in failed] == ["other"]
+
+
+class StandInRun:
+    """A run of Weights & Biases that keeps what it receives."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.logged: dict[tuple[str, int], float] = {}
+        self.exit_code: int | None = None
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.logged |= {(name, step): value for name, value in values.items()}
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+
+class StandInWandb(ModuleType):
+    """The part of the module `wandb` that a tracker uses."""
+
+    class Error(Exception):
+        pass
+
+    def __init__(self, refuses: bool = False) -> None:
+        super().__init__("wandb")
+        self.refuses = refuses
+        self.runs: list[StandInRun] = []
+
+    def init(self, **settings: Any) -> StandInRun:
+        if self.refuses:
+            raise self.Error("api_key not configured")
+        self.runs.append(StandInRun(settings))
+        return self.runs[-1]
+
+
+def test_wandb_receives_settings_numbers_and_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    wandb = StandInWandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    finished = tracked("wandb", tmp_path / "run")
+    (sent,) = wandb.runs
+    assert sent.settings["name"] == "run" and sent.settings["dir"] == str(tmp_path / "run")
+    assert sent.settings["config"]["data.clients"] == 3
+    assert expected(finished).items() <= sent.logged.items()
+    assert sent.exit_code == 0
+    with pytest.raises(RuntimeError, match="oven"):
+        run(WANTED, tmp_path / "other", [Burning(), tracker("wandb", WANTED)])
+    assert wandb.runs[-1].exit_code == 1
+
+
+def test_wandb_without_a_login_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "wandb", StandInWandb(refuses=True))
+    with pytest.raises(ConfigurationError, match="api_key not configured.*WANDB_MODE=offline"):
+        tracked("wandb", tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_wandb_itself_writes_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    finished = tracked("wandb", tmp_path / "run")
+    assert list((finished.folder / "wandb").glob("offline-run-*/*.wandb"))
+
+
+@pytest.mark.parametrize("kind", ["mlflow", "tensorboard", "wandb"])
+def test_a_tracker_that_is_not_installed_names_the_extra(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    for module in ("mlflow.exceptions", "torch.utils.tensorboard.writer", "wandb"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigurationError, match=rf"--track {kind} .*equipoise\[track\]"):
+        tracker(kind, WANTED)
 
 
 def test_the_main_metric_has_names_that_all_runs_share():

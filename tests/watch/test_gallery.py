@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from equipoise.runs import Run
 from equipoise.storage.store import RunError, Store
 from equipoise.watch import gallery
 from equipoise.watch.gallery import Gallery
+from equipoise.watch.items import Item, with_differences
 from equipoise.watch.pages import FRESH, comparison_page, open_inside, run_page
 from equipoise.watch.progress import progress_of
 from tests.helpers.stores import change, made_up_run
@@ -69,10 +71,10 @@ def test_each_member_has_its_numbers_and_its_status(shown: Gallery, folder: Path
     average, lowest = 100 * sum(values) / 3, 100 * min(values)
     assert f"accuracy: average {average:.1f} %, lowest {lowest:.1f} %" in page
     errors = list(Run(folder / "b").final().values())
-    assert f"rmse: average {sum(errors) / 4:.4f}, highest {max(errors):.4f}" in page
-    assert "fedavg on digits, 3 clients, seed 0; finished after 3 rounds" in page
-    assert "stopped after round 2 of 3" in page and "1 clients failed" in page
-    assert "comparison of 2 methods on digits, 1 seeds; 1 runs failed" in page
+    assert f"RMSE: average {sum(errors) / 4:.4f}, highest {max(errors):.4f}" in page
+    assert "digits, 3 clients, seed 0; finished after 3 rounds" in page
+    assert "stopped after round 2 of 3" in page and "1 client failed" in page
+    assert "comparison of 2 methods on digits, 1 seed; 1 run failed" in page
     assert shown.page.state().status == "finished"
 
 
@@ -163,3 +165,59 @@ def test_eight_clients_that_failed_are_named(tmp_path: Path) -> None:
     change(run, "insert into rejected values (2, 0, 1, 'd', 'x')")
     latest, *_, rest = progress_of(Run(run)).failed
     assert "client d" in latest and "round 2" in latest and rest == "and 1 more clients"
+
+
+def card(page: str, name: str) -> str:
+    """The card of a member."""
+    (found,) = (part for part in page.split("<li class=")[1:] if f'data-name="{name}"' in part)
+    return found
+
+
+def test_a_card_has_method_differing_settings_start_and_curve(tmp_path: Path) -> None:
+    made_up_run(tmp_path / "short", "fedprox", rounds=2)
+    made_up_run(tmp_path / "long", "fedprox", rounds=5)
+    page = Gallery(tmp_path.resolve()).page.html()
+    for name, rounds in (("short", 2), ("long", 5)):
+        own = card(page, name)
+        assert "fedprox" in own and f">rounds={rounds}<" in own and "seed=" not in own
+        assert "started 2026-01-01 00:00" in own and 'class="badge">finished<' in own
+        path = re.search(r'<path d="(M[^"]*)"', own)
+        assert path is not None and path[1].count("L") == rounds - 1, "a point for every round"
+
+
+def test_settings_are_compared_with_runs_of_the_same_method() -> None:
+    def item(method: str, mu: float, lr: float) -> Item:
+        config = {"method.mu": mu, "training.lr": lr, "method.name": method}
+        return Item("", "", "finished", "", "", method=method, config=config)
+
+    one, other, single = with_differences(
+        [item("fedprox", 0.1, 1.0), item("fedprox", 1.0, 1.0), item("feddyn", 0.5, 1.0)]
+    )
+    assert (one.settings, other.settings, single.settings) == (("mu=0.1",), ("mu=1.0",), ())
+    assert with_differences([item("a", 1, 0.1), item("b", 1, 0.2)])[1].settings == ("lr=0.2",)
+
+
+def test_selected_runs_have_their_curves_in_one_figure_by_metric(
+    shown: Gallery, folder: Path
+) -> None:
+    addresses = members(shown)
+    page = shown.overlay([addresses["a"], addresses["c"], addresses["b"], "0" * 16])
+    figures = re.findall(r'<figure id="figure-overlay-([^"]*)"', page)
+    assert figures == ["accuracy", "rmse"]
+    names = re.search(r'data-names="([^"]*)"', page)
+    assert names is not None and '"c"' in unescape(names[1]) and '"a"' in unescape(names[1])
+    assert "3 runs selected" in page
+    assert "No run is selected" in shown.overlay([])
+
+
+def test_a_page_appears_before_all_runs_are_read_and_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        made_up_run(tmp_path / name, rounds=1)
+    monkeypatch.setattr(gallery, "READ_SECONDS", 0.0)
+    found = Gallery(tmp_path.resolve())
+    assert set(members(found)) == {"a", "b"} and found.page.state().status == "reading"
+    assert "0 of 2 runs" in found.page.state().words
+    monkeypatch.setattr(gallery, "READ_SECONDS", 60.0)
+    assert found.page.state().status == "finished" and "average" in found.page.html()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -76,7 +77,15 @@ def test_the_page_follows_a_run_that_trains(
     browser: Browser, training: Path, server: WatchServer
 ) -> None:
     def words() -> str:
-        return str(browser.run("document.getElementById('live-words').textContent"))
+        """The words of the bar; where they name a round, the page must show the same one."""
+        text, rounds = browser.run(
+            """[document.getElementById("live-words").textContent,
+                [...document.querySelectorAll("dt")].find((one) => one.textContent === "rounds")
+                    ?.nextElementSibling.textContent]"""
+        )
+        named = re.search(r"round (\d+ of \d+)", text)
+        assert rounds is None or named is None or rounds == named[1], "one moment"
+        return str(text)
 
     def headings() -> list[str]:
         return list(browser.run("[...document.querySelectorAll('h2')].map(one => one.textContent)"))
@@ -96,7 +105,7 @@ def test_the_page_follows_a_run_that_trains(
     assert browser.complaints() == []
     # What a reload, or a part that is swapped without care, would lose.
     browser.run(
-        "window.same = document.getElementById('find'); same.value = '2'; same.dispatchEvent(new Event('input')); same.focus()"
+        "window.same = document.querySelector('.search'); same.value = '2'; same.dispatchEvent(new Event('input')); same.focus()"
     )
     browser.run(
         "document.querySelector('details').open = true; document.getElementById('cards').scrollIntoView()"
@@ -104,10 +113,11 @@ def test_the_page_follows_a_run_that_trains(
     top = "document.getElementById('cards').getBoundingClientRect().top"
     reading = browser.run(top)
     browser.run(
-        "window.blank = 0; new MutationObserver(() => { for (const i of document.images) if (!i.complete || !i.naturalWidth) window.blank++ })"
+        "window.blank = 0; new MutationObserver(() => { for (const i of document.querySelectorAll('.canvas')) if (!i.querySelector('.chart')) window.blank++ })"
         ".observe(document.body, {childList: true, subtree: true})"
     )
-    pictures = browser.run("[...document.images].map(image => image.src)")
+    drawn = "document.getElementById('figure-curves').querySelector('.chart').dataset.spots"
+    pictures = browser.run(drawn)
     values = """[...document.querySelectorAll("table.cards tbody tr")].map(row => [row.dataset.client, Number(row.cells[2].dataset.value)])"""
     for number in range(1, ROUNDS):
         (training / f"go-{number}").touch()
@@ -121,7 +131,7 @@ def test_the_page_follows_a_run_that_trains(
     until(lambda: words() == f"finished after {ROUNDS} rounds")
     final = Run(training / "run").final()
     until(lambda: dict(browser.run(values)) == final)
-    until(lambda: browser.run("[...document.images].map(image => image.src)") != pictures)
+    until(lambda: browser.run(drawn) != pictures)
     assert browser.run("window.blank") == 0, "at no moment a figure is missing"
     assert browser.run("document.activeElement === same && same.value") == "2" and browser.run(
         "document.querySelector('details').open"

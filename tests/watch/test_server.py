@@ -282,17 +282,17 @@ def test_a_folder_is_a_gallery(tmp_path: Path):
         }
         assert (
             "<i>" not in page
-            and "rmse: average" in page
+            and "RMSE: average" in page
             and "stopped after round 2 of 3" in page
             and "cannot be read" in page
         )
-        assert "comparison of 2 methods on digits" in page and "1 runs failed" in page
+        assert "comparison of 2 methods on digits" in page and "1 run failed" in page
         for address in found.values():
             status, _, text = ask(server, address)
             assert (
                 status == 200 and 'href="../"' in text and ask(server, f"{address}state")[0] == 200
             )
-        assert "Methods on" in ask(server, found["both"])[2]
+        assert ">Methods</h2>" in ask(server, found["both"])[2]
         before = state(server)["version"]
         made_up_run(tmp_path / "new")
         deadline = time.monotonic() + 60

@@ -17,6 +17,7 @@ from equipoise.cli import (
     compare,
     contribution,
     data,
+    doctor,
     export,
     listing,
     member,
@@ -52,7 +53,6 @@ app = typer.Typer(
     name="equipoise",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help=_HELP,
@@ -93,6 +93,7 @@ app.command("methods")(methods.methods)
 app.command("models")(models.models)
 app.command("metrics")(listing.metrics)
 app.command("losses")(listing.losses)
+app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(network.app, name="network")

@@ -56,7 +56,10 @@ def audit(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="of a run: the served model whose features are compared; default: main"),
+        typer.Option(
+            help="with the folder of a run: the served model whose features are compared; "
+            "default: main"
+        ),
     ] = None,
     out: Annotated[
         Path | None,

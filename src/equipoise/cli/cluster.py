@@ -32,9 +32,9 @@ def start(
             help="the address of this machine that the others reach; default 127.0.0.1",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=1024, max=65535, help="of the head")] = 6379,
+    port: Annotated[int, typer.Option(min=1024, max=65535, help="port of the head")] = 6379,
     cores: Annotated[
-        int | None, typer.Option(min=0, help="that this machine offers; default all")
+        int | None, typer.Option(min=0, help="cores that this machine offers; default: all")
     ] = None,
     store: Annotated[
         int | None,

@@ -46,9 +46,9 @@ def contribution(
         ),
     ] = "cffl,cgsv,fedave,fedsac",
     force: Annotated[
-        bool, typer.Option("--force", help="also with more than 8 clients (256 runs and more)")
+        bool, typer.Option("--force", help="allow more than 8 clients (256 runs and more)")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
     """Compute how much each client contributes: exact Shapley values, and cheap estimates of them.

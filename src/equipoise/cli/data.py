@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from equipoise.method import Method
 
 app = typer.Typer(
-    help="Data sets: list, show, fetch, import; check your own; and the partitions.",
+    help="List, fetch and import data sets, check your own data, and list partitions.",
     no_args_is_help=True,
 )
-schemas = typer.Typer(help="Schemas of several sites: join them.", no_args_is_help=True)
+schemas = typer.Typer(help="Join the schemas of several sites.", no_args_is_help=True)
 app.add_typer(schemas, name="schema")
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Name = Annotated[str, typer.Argument(help="The name of a data set, see `equipoise data list`.")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
+Name = Annotated[str, typer.Argument(help="a data set (`equipoise data list`)")]
 DOMAIN_SHAPE = (3, 32, 32)  # of images of several data sets that are joined as domains
 MOST_ROWS_BEFORE_TRAINING = 30
 
@@ -62,7 +62,9 @@ def show(name: Name, as_json: Json = False) -> None:
 
 
 @app.command()
-def fetch(names: Annotated[list[str], typer.Argument(help="The names of data sets.")]) -> None:
+def fetch(
+    names: Annotated[list[str], typer.Argument(help="data sets (`equipoise data list`)")],
+) -> None:
     """Download data sets from their official sources, verify them and store a prepared copy."""
     from equipoise.data import sets
 
@@ -74,7 +76,9 @@ def fetch(names: Annotated[list[str], typer.Argument(help="The names of data set
 @app.command("import")
 def import_set(
     name: Name,
-    files: Annotated[list[Path], typer.Argument(help="Official files, or one prepared NPZ file.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="the official files, or one prepared NPZ file")
+    ],
 ) -> None:
     """Import files that were downloaded by hand, verify them and store a prepared copy."""
     from equipoise.data import sets

@@ -20,7 +20,7 @@ def export(
         str | None,
         typer.Option(help="global, personal, teacher, ...; default: what clients end up using"),
     ] = None,
-    client: Annotated[str | None, typer.Option(help="whose personal model")] = None,
+    client: Annotated[str | None, typer.Option(help="client whose personal model is saved")] = None,
     site: Annotated[
         Path | None,
         typer.Option(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from equipoise.validation.registry import Registry
 
 Name = Annotated[str | None, typer.Argument(help="one to show in detail; none: list all")]
-Json = Annotated[bool, typer.Option("--json", help="machine-readable")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
 
 
 def metrics(name: Name = None, as_json: Json = False) -> None:

@@ -21,10 +21,10 @@ def methods(
             help="list only what needs this, such as validation; none: what needs nothing"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
     check: Annotated[
         bool,
-        typer.Option("--check", help="make the checks that every method must pass, on small data"),
+        typer.Option("--check", help="run the checks that every method must pass, on small data"),
     ] = False,
 ) -> None:
     """List the methods with family, needs and cost; or show or check one of them."""
@@ -61,8 +61,8 @@ def _check(name: str) -> int:
 
     sizes = ", ".join(f"{client} ({size})" for client, size in SIZES.items())
     output.say(
-        f"each check trains on made-up images of {CLASSES} classes; clients (samples) unless a "
-        f"check needs others: {sizes}"
+        f"each check trains on synthetic images of {CLASSES} classes; clients (samples) by "
+        f"default: {sizes}"
     )
 
     results = check_method(

@@ -11,7 +11,7 @@ def models(
     name: Annotated[
         str | None, typer.Argument(help="a model to show with its options; none: list all")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
     """List the models for --model with inputs and sizes, or show one with its options."""
     import json

@@ -57,7 +57,7 @@ def approve(
     replace: Annotated[
         bool, typer.Option("--replace", help="accept a new key of a party that lost its old one")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="approve without asking")] = False,
 ) -> None:
     """Approve requests of parties, after comparing their fingerprints.
 

@@ -21,7 +21,10 @@ Organisation = Annotated[
 ]
 Signed = Annotated[Path, typer.Argument(help="the answer of the consortium, NAME.signed.zip")]
 Fingerprint = Annotated[
-    str, typer.Option(help="of the network's root certificate, as the consortium read it to you")
+    str,
+    typer.Option(
+        help="fingerprint of the network's root certificate, as the consortium read it to you"
+    ),
 ]
 Unit = Annotated[
     bool, typer.Option("--unit", help="print a unit of systemd that runs this, and start nothing")

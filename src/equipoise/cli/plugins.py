@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -20,12 +19,12 @@ class Commands(TyperGroup):
     A built-in command is never replaced, and a package that fails breaks its own command only.
     """
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
         own = super().list_commands(ctx)
         return [*own, *sorted(set(announced(GROUP)) - set(own))]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a built-in command, or one that a package adds."""
         own = super().get_command(ctx, cmd_name)
         points = announced(GROUP).get(cmd_name, [])
@@ -39,12 +38,13 @@ class Commands(TyperGroup):
             return _broken(cmd_name, f"{type(error).__name__}: {error}")
 
 
-def _command(name: str, loaded: Any) -> click.Command:
-    """Return the command for what an entry point names."""
+def _command(name: str, loaded: Any) -> Any:
+    """Return the command for what an entry point names.
+
+    Its class is that of click up to typer 0.25, and one of typer itself from 0.26 on.
+    """
     if isinstance(loaded, typer.Typer):
-        command = typer.main.get_command(loaded)
-    elif isinstance(loaded, click.Command):
-        command = loaded
+        command: Any = typer.main.get_command(loaded)
     elif callable(loaded) and not isinstance(loaded, type):
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         app.command()(loaded)
@@ -55,17 +55,20 @@ def _command(name: str, loaded: Any) -> click.Command:
     return command
 
 
-def _broken(name: str, reason: str) -> click.Command:
+def _broken(name: str, reason: str) -> Any:
     """Return a command that says why it cannot be loaded, in the list and when it is called."""
     sentence = shown(f"{name} cannot be loaded ({' '.join(reason.split())[:300]})")
 
-    def refuse(**options: Any) -> None:
-        raise click.UsageError(f"{sentence}; update or uninstall the package that adds it")
+    def refuse() -> None:
+        raise typer.BadParameter(f"{sentence}; update or uninstall the package that adds it")
 
-    return click.Command(
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(
         name,
-        callback=refuse,
-        short_help=sentence,
         help=sentence,
+        short_help=sentence,
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )
+    )(refuse)
+    command: Any = typer.main.get_command(app)
+    command.name = name
+    return command

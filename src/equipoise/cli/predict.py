@@ -24,7 +24,8 @@ def predict(
         str | None, typer.Option(help="global, personal, ...; default: what clients end up using")
     ] = None,
     client: Annotated[
-        str | None, typer.Option(help="as which client: its personal model and its scaling")
+        str | None,
+        typer.Option(help="predict as this client, with its personal model and its scaling"),
     ] = None,
     threshold: Annotated[
         float | None,

@@ -38,7 +38,7 @@ def report(
         bool, typer.Option("--pdf", help="also write each figure as PDF, ready for a paper")
     ] = False,
     scale: Annotated[
-        str | None, typer.Option(help="of a study; default: the first scale with results")
+        str | None, typer.Option(help="scale of a study; default: the first one with results")
     ] = None,
     figure: Annotated[
         list[str] | None,

@@ -73,7 +73,7 @@ def run(
         bool, typer.Option("--profile", help="print the time of each phase of a round")
     ] = False,
     track: Annotated[
-        str | None, typer.Option(help="also log every number to mlflow or tensorboard")
+        str | None, typer.Option(help="also log every number to mlflow, tensorboard or wandb")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:

@@ -164,15 +164,15 @@ def _gain_cells(scores: MetricResult, client: str) -> list[str]:
 
 
 def _verdict(gain: float, test: Gain | None) -> str:
-    """Return whether a client gains or loses, and whether that may be luck."""
+    """Return whether a client gains or loses, and whether that may be chance."""
     if math.isnan(gain):
         return ""
     if not gain:
         return "equal"
-    luck = " (may be luck)" if test is not None and not test.clear else ""
+    chance = " (may be chance)" if test is not None and not test.clear else ""
     if gain > 0:
-        return styled(f"gains{luck}", "green")
-    return styled(f"loses{luck}", "red")
+        return styled(f"gains{chance}", "green")
+    return styled(f"loses{chance}", "red")
 
 
 def _show_quantiles(result: RunResult, scores: MetricResult) -> None:
@@ -275,7 +275,7 @@ def _show_gains(result: RunResult, scores: MetricResult) -> None:
     )
     if "clearly gained" in counts:
         line += (
-            "; beyond luck (exact McNemar test at 5 % for each client): "
+            "; significant (exact McNemar test at 5 % for each client): "
             f"{counts['clearly gained']} gain, {counts['clearly lost']} lose"
         )
     say(line, wrap=False)

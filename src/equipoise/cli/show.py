@@ -28,7 +28,7 @@ def show(
     profile: Annotated[
         bool, typer.Option("--profile", help="print the time of each phase of a round")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
     """Show the result of a run: average, worst and best client, gains against training alone."""
     from equipoise.cli import run_output

@@ -65,6 +65,6 @@ def _group_rows(run: Run) -> list[dict[str, Any]]:
     if not rows:
         raise RunError(
             f"{run.folder} has no results by group; run it with data.groups, such as "
-            "-s data.groups=[sex]"
+            "--set data.groups=[sex]"
         )
     return rows

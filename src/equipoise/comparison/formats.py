@@ -72,6 +72,7 @@ def grid_of(
     mark: Mark,
     with_cost: bool = True,
     columns: Sequence[str] = (),
+    only_significant: bool = False,
 ) -> Grid:
     """Return header and rows of the table of one partition.
 
@@ -81,6 +82,7 @@ def grid_of(
         mark: Marks a cell by its position, 1 for the best and 2 for the second best.
         with_cost: Show training steps, megabytes and seconds.
         columns: The measures to show, in this order; by default those of the table.
+        only_significant: Mark the best only where it differs significantly from all others.
 
     Raises:
         ValueError: A column is no measure of the comparison.
@@ -105,13 +107,31 @@ def grid_of(
             NOTHING if rank is None or math.isnan(rank) else f"{rank:.1f}",
         ]
         for name in shown:
-            row = comparison.row(partition, method, name)
-            position = row["position"] if row else None
+            position = position_of(comparison, partition, method, name, only_significant)
             cells.append(mark(cell(comparison, partition, method, name), position))
         rows.append(cells)
     for refusal in comparison.refusals:
         rows.append([refusal.method, REFUSED, *[mark(NOTHING, None)] * len(shown)])
     return header, rows
+
+
+def position_of(
+    comparison: Comparison, partition: str, method: str, name: str, only_significant: bool
+) -> int | None:
+    """Return 1 for the best method of a measure and 2 for the second best.
+
+    Args:
+        comparison: The comparison.
+        partition: The partition.
+        method: The method.
+        name: The measure.
+        only_significant: Return 1 only for a method that differs significantly from all others,
+            and never 2.
+    """
+    if only_significant:
+        return 1 if comparison.clearly_best(partition, name) == method else None
+    row = comparison.row(partition, method, name)
+    return row["position"] if row else None
 
 
 def _marked(method: str, rising: bool, own_settings: bool) -> str:
@@ -470,7 +490,7 @@ def about_changes(comparison: Comparison) -> str:
     """Return what the mark behind the change of a client means, or that the metric has no test."""
     if any(entry.run.main.gain_tests for entry in comparison.entries):
         return (
-            f"{CLEAR}: beyond the luck of a finite test set, p < {SIGNIFICANT} (exact McNemar test "
-            "for each client, for the least favourable pairs)"
+            f"{CLEAR}: significant, p < {SIGNIFICANT} (exact McNemar test for each client, for the "
+            "least favourable pairs)"
         )
     return no_test(comparison.metric.name)

@@ -35,6 +35,7 @@ from equipoise.metrics import (
     average_ranks,
     over_seeds,
 )
+from equipoise.metrics.gains import SIGNIFICANT
 from equipoise.metrics.registry import find
 from equipoise.runs.aggregates import NAN
 from equipoise.runs.convergence import not_converged
@@ -283,6 +284,44 @@ class Comparison:
     @cached_property
     def _rows_by_key(self) -> dict[tuple[str, str, str], dict[str, Any]]:
         return {(row["partition"], row["method"], row["measure"]): row for row in self.own_rows}
+
+    def clearly_best(self, partition: str, measure: str) -> str:
+        """Return the method that differs significantly from every other; empty if there is none.
+
+        Each other method is tested against the best one: a paired t test over seeds with Holm's
+        correction.
+        """
+        return self._clearly_best.get((partition, measure), "")
+
+    @cached_property
+    def _clearly_best(self) -> dict[tuple[str, str], str]:
+        found = {}
+        for partition in self.partitions:
+            for name in self.measures:
+                method = self._tested_best(partition, name)
+                if method:
+                    found[partition, name] = method
+        return found
+
+    def _tested_best(self, partition: str, measure: str) -> str:
+        rows = {}
+        for method in self.methods:
+            row = self.row(partition, method, measure)
+            if row is not None:
+                rows[method] = row
+        best = [method for method, row in rows.items() if row["position"] == 1]
+        if len(best) != 1:
+            return ""
+        values = self.per_seed(partition, measure)
+        known = {}
+        for method, numbers in values.items():
+            if not all(map(math.isnan, numbers)):
+                known[method] = numbers
+        tests = against_baseline(known, best[0])
+        significant = [
+            test.adjusted is not None and test.adjusted < SIGNIFICANT for test in tests.values()
+        ]
+        return best[0] if tests and all(significant) else ""
 
     def settings(self) -> dict[tuple[str, str], dict[str, Any]]:
         """Return method and partition -> the grid point that was chosen on validation data."""

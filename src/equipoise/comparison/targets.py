@@ -64,6 +64,7 @@ def with_targets(entries: Sequence[Entry], target: Target | None, baseline: str)
     for entry in entries:
         runs[entry.label, entry.run.condition] = entry.run
     if isinstance(target, Mapping):
+        target = _by_name(target, entries)
         _check_partitions(target, [entry.run.condition[0] for entry in entries])
     found = []
     for entry in entries:
@@ -78,6 +79,12 @@ def with_targets(entries: Sequence[Entry], target: Target | None, baseline: str)
         rival = runs.get((baseline, condition))
         found.append(replace(entry, target=goal, rival=rival))
     return found
+
+
+def _by_name(target: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
+    """Return the targets by the names of partitions, where a file may say "auto"."""
+    names = {str(entry.run.config["data"]["partition"]): entry.run.partition for entry in entries}
+    return {names.get(partition, partition): value for partition, value in target.items()}
 
 
 def _check_label(label: str, labels: Sequence[str]) -> None:

@@ -38,124 +38,128 @@ class DataConfig(Settings):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field(
-        "digits",
+        default="digits",
         description="a registered set, several joined as domains (mnist+usps), "
         "or a path: per-site files or images",
     )
     partition: Any = Field(
-        "auto",
+        default="auto",
         description="iid, dirichlet:0.3, ics:5, ..., package.module:name, or a function "
         "(pool, clients, seed); auto is natural where the data have sites, else iid",
     )
     clients: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=1_000_000,
         description="number of clients; none: as the partition or the sites say, else 10",
     )
     split: tuple[float, float, float] = Field(
-        (0.7, 0.1, 0.2), description="shares of training, validation and test inside a client"
+        default=(0.7, 0.1, 0.2),
+        description="shares of training, validation and test inside a client",
     )
     server_validation: float = Field(
-        0.0,
+        default=0.0,
         ge=0,
         lt=1,
         description="share of the samples that are the server's validation set and no client's, "
         "drawn before the partition; 0: the server uses the clients' validation parts",
     )
     test: Literal["local", "global", "site"] = Field(
-        "local",
+        default="local",
         description="local: each client its own part; global: one for all; "
         "site: the official test part of the client's site",
     )
     pool: Literal["auto", "all", "train"] = Field(
-        "auto",
+        default="auto",
         description="official parts that are partitioned; "
         "auto is train if the official test part is kept",
     )
     samples: int | None = Field(
-        None, ge=1, description="use only so many samples, drawn at random: for quick trials"
+        default=None,
+        ge=1,
+        description="use only so many samples, drawn at random: for quick trials",
     )
     task: TaskKind | None = Field(
-        None,
+        default=None,
         description="override, for sets whose grades are classes or numbers; survival: the columns "
         "`time` and `event` of a table",
     )
     time: str | None = Field(
-        None, description="of survival: the column of times to event or censoring; none: time"
+        default=None,
+        description="of survival: the column of times to event or censoring; none: time",
     )
     event: str | None = Field(
-        None,
+        default=None,
         description="of survival: the column that is 1 for an event and 0 for censoring; "
         "none: event",
     )
     intervals: int | None = Field(
-        None,
+        default=None,
         ge=2,
         le=1000,
         description="of survival: intervals of a discrete-time model (logistic hazard); "
         "none: one log risk (Cox)",
     )
     schema: Schema | None = Field(  # type: ignore[assignment]
-        None,
+        default=None,
         description="columns, kinds, categories, classes, as `equipoise data check --save` "
         "writes them: a file or a mapping",
     )
     synthetic: Synthetic | None = Field(
-        None,
+        default=None,
         description="samples, features, classes and seed of a synthetic set, in place of a name",
     )
-    label: str | None = Field(None, description="the label column of a table")
+    label: str | None = Field(default=None, description="the label column of a table")
     site: str | None = Field(
-        None, description="the column that names the site, when all sites share one file"
+        default=None, description="the column that names the site, when all sites share one file"
     )
     codes: str | None = Field(
-        None,
+        default=None,
         description="of patients' records: a file of the codes that make a label; "
         "none: pancreatic cancer",
     )
     events: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=10_000,
         description="of patients' records: how many events of each are kept, the latest",
     )
     categorical: tuple[str, ...] = Field(
-        (), description="columns of a table whose numbers are categories"
+        default=(), description="columns of a table whose numbers are categories"
     )
     groups: dict[str, tuple[float, ...]] = Field(
-        {},
+        default={},
         description="columns of a table by which results are reported, and the edges of bins for "
         "numbers: [sex, age: [0, 50, 65, 120]]; they need not be inputs",
     )
     without: tuple[str, ...] = Field(
-        (),
+        default=(),
         description="sites that are left out as if they had never joined: nothing is taken from "
         "their rows",
     )
     apart: bool = Field(
-        False,
+        default=False,
         description="every site prepares its rows alone, by a schema on which all agree: it draws "
         "its own split, and compares its rows with no other site's",
     )
     normalise: str = Field(
-        "auto",
+        default="auto",
         description="images: none, half, imagenet, ...; tables: client, pooled, agreed (centre "
         "and scale of the schema), none; auto: none for images, client for tables",
     )
     image_size: int | None = Field(
-        None, ge=4, le=1024, description="resize images to this height and width"
+        default=None, ge=4, le=1024, description="resize images to this height and width"
     )
     window: tuple[float, float] | None = Field(
-        None,
+        default=None,
         description="image files with more than 8 bits per pixel: "
         "the values that become black and white",
     )
     augment: tuple[str, ...] = Field(
-        (), description="for training batches: crop, crop_reflect, flip, rotate"
+        default=(), description="for training batches: crop, crop_reflect, flip, rotate"
     )
     duplicates: Literal["together", "separate"] = Field(
-        "together",
+        default="together",
         description="equal samples stay on one side of a split, or are treated as different",
     )
 

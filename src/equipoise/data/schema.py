@@ -61,9 +61,9 @@ class _Section(Settings):
 class Statistics(_Section):
     """Count, mean and variance of some numbers of one site."""
 
-    count: int = Field(ge=1)
-    mean: float
-    variance: float = Field(ge=0)
+    count: int = Field(ge=1, description="how many numbers there are")
+    mean: float = Field(description="their mean")
+    variance: float = Field(ge=0, description="their variance")
 
 
 class ColumnSchema(_Section):
@@ -73,23 +73,24 @@ class ColumnSchema(_Section):
     and gaps that are not given are inferred from the cells.
     """
 
-    name: str
-    kind: Kind
+    name: str = Field(description="name of the column")
+    kind: Kind = Field(description="how its cells are read")
     categories: tuple[str, ...] = Field(
-        (), description="of a category; every other value counts as `other`"
+        default=(), description="of a category; every other value counts as `other`"
     )
-    formats: tuple[str, ...] = Field((), description="of a date, as in %d.%m.%Y")
+    formats: tuple[str, ...] = Field(default=(), description="of a date, as in %d.%m.%Y")
     gaps: bool | None = Field(
-        None, description="whether cells may be empty: a further input marks them"
+        default=None, description="whether cells may be empty: a further input marks them"
     )
     centre: float | None = Field(
-        None, description="of a number or date; `normalise: agreed` subtracts it"
+        default=None, description="of a number or date; `normalise: agreed` subtracts it"
     )
     scale: float | None = Field(
-        None, gt=0, description="of a number or date; `normalise: agreed` divides by it"
+        default=None, gt=0, description="of a number or date; `normalise: agreed` divides by it"
     )
     statistics: Statistics | None = Field(
-        None, description="of one site's numbers, from which `schema join` takes centre and scale"
+        default=None,
+        description="of one site's numbers, from which `schema join` takes centre and scale",
     )
 
     @model_validator(mode="after")
@@ -133,11 +134,12 @@ class CodeSchema(_Section):
     Centre and scale are those of its values; a code without values has none.
     """
 
-    name: str
-    centre: float | None = None
-    scale: float | None = Field(None, gt=0)
+    name: str = Field(description="the code")
+    centre: float | None = Field(default=None, description="subtracted from its values")
+    scale: float | None = Field(default=None, gt=0, description="its values are divided by it")
     statistics: Statistics | None = Field(
-        None, description="of one site's values, from which `schema join` takes centre and scale"
+        default=None,
+        description="of one site's values, from which `schema join` takes centre and scale",
     )
 
     @model_validator(mode="after")
@@ -158,12 +160,18 @@ def _check_scaling(entry: str, centre: float | None, scale: float | None) -> Non
 class Repairs(_Section):
     """Changes to the tables as they are read, in this order: rename, missing, values, factors."""
 
-    rename: dict[str, str] = Field({}, description="column in the files: name in the schema")
-    missing: dict[str, tuple[str, ...]] = Field(
-        {}, description="per column: cells that are gaps, besides empty ones"
+    rename: dict[str, str] = Field(
+        default={}, description="column in the files: name in the schema"
     )
-    values: dict[str, dict[str, str]] = Field({}, description="per column: cell text: value")
-    factors: dict[str, float] = Field({}, description="per column: what numbers are multiplied by")
+    missing: dict[str, tuple[str, ...]] = Field(
+        default={}, description="per column: cells that are gaps, besides empty ones"
+    )
+    values: dict[str, dict[str, str]] = Field(
+        default={}, description="per column: cell text: value"
+    )
+    factors: dict[str, float] = Field(
+        default={}, description="per column: what numbers are multiplied by"
+    )
 
     @field_validator("values", mode="before")
     @classmethod
@@ -198,42 +206,46 @@ class Repairs(_Section):
 class Schema(Repairs):
     """The columns, classes and repairs on which all sites agree before training."""
 
-    label: str | None = Field(None, description="the label column of a table")
+    label: str | None = Field(default=None, description="the label column of a table")
     event: str | None = Field(
-        None, description="of survival: the column of events; the label is the column of times"
+        default=None,
+        description="of survival: the column of events; the label is the column of times",
     )
     intervals: int | None = Field(
-        None, ge=2, le=1000, description="of survival: intervals of a discrete-time model"
+        default=None, ge=2, le=1000, description="of survival: intervals of a discrete-time model"
     )
-    task: TaskKind | None = None
-    classes: tuple[str, ...] = ()
+    task: TaskKind | None = Field(default=None, description="none: inferred from the labels")
+    classes: tuple[str, ...] = Field(
+        default=(), description="all classes; none: those of the files"
+    )
     columns: tuple[ColumnSchema, ...] = Field(
-        (), description="of a table; columns of the files that are not listed are left out"
+        default=(), description="of a table; columns of the files that are not listed are left out"
     )
     shape: tuple[int, ...] | None = Field(
-        None, description="of one image (channels, height, width) or of another array"
+        default=None, description="of one image (channels, height, width) or of another array"
     )
     codes: tuple[CodeSchema, ...] = Field(
-        (), description="of patients' events; all other codes count as unknown"
+        default=(), description="of patients' events; all other codes count as unknown"
     )
     events: int | None = Field(
-        None, ge=1, le=10_000, description="of each patient that are kept, the latest"
+        default=None, ge=1, le=10_000, description="of each patient that are kept, the latest"
     )
     centre: float | None = Field(
-        None,
+        default=None,
         description="of a number that is predicted; none: the mean of all training rows",
     )
     scale: float | None = Field(
-        None,
+        default=None,
         gt=0,
         description="of a number that is predicted, none: the deviation of all training rows; of "
         "survival the horizon, none: the longest time of all training rows",
     )
     statistics: Statistics | None = Field(
-        None, description="of one site's targets, from which `schema join` takes centre and scale"
+        default=None,
+        description="of one site's targets, from which `schema join` takes centre and scale",
     )
     sites: dict[str, Repairs] = Field(
-        {}, description="repairs of one site, by its name; they win over the general ones"
+        default={}, description="repairs of one site, by its name; they win over the general ones"
     )
 
     @model_validator(mode="after")

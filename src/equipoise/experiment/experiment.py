@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import (
     Field,
@@ -32,7 +32,7 @@ from equipoise.losses.registry import DEFAULT
 from equipoise.method import Method, mistake
 from equipoise.models.registry import AUTO, REGISTRY, chosen
 from equipoise.training import Training
-from equipoise.validation.imports import Imports, NotAllowed, permission, permitted
+from equipoise.validation.imports import FromFile, Imports, NotAllowed, permission, permitted
 from equipoise.validation.names import checked_name, closest, quoted
 
 MOST_MISTAKES = 20  # in one error message
@@ -55,7 +55,7 @@ class Experiment(Section):
 
     data: DataConfig = DataConfig()
     model: Any = Field(
-        "auto",
+        default="auto",
         description="a model's name, or a mapping with its name and options, or a torch module; "
         "auto: cnn for images, else mlp",
     )
@@ -65,7 +65,7 @@ class Experiment(Section):
         description="several models by name (private, proxy), for methods that need them",
     )
     method: Any = Field(
-        {"name": "fedavg"},
+        default={"name": "fedavg"},
         validate_default=True,
         description="a method's name, or a mapping with its name and hyper-parameters, or a Method",
     )
@@ -73,36 +73,68 @@ class Experiment(Section):
     participation: Participation = Participation()
     faults: Faults = Faults()
     evaluation: Evaluation = Evaluation()
-    rounds: int = Field(50, ge=1, le=1_000_000_000)
+    rounds: int = Field(
+        default=50, ge=1, le=1_000_000_000, description="number of federated rounds"
+    )
     budget: Budget | None = Field(
-        None, description="training time after which a run ends before its last round"
+        default=None, description="training time after which a run ends before its last round"
     )
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(
+        default=0,
+        ge=0,
+        lt=2**63,
+        description="seed of all random numbers; the same seed repeats a run",
+    )
     workers: int | None = Field(
-        None, ge=0, le=256, description="worker processes; none: one per core; 0: in process"
+        default=None,
+        ge=0,
+        le=256,
+        description="worker processes; none: one per core; 0: in process",
     )
-    device: str = Field("cpu", description="cpu or cuda")
-    keep: int = Field(2, ge=1, lt=2**31, description="checkpoints kept")
+    device: str = Field(default="cpu", description="cpu or cuda")
+    keep: int = Field(default=2, ge=1, lt=2**31, description="checkpoints kept")
     memory: int = Field(
-        512,
+        default=512,
         ge=1,
         lt=2**31,
         description="megabytes of replies held in memory; above it they go through files",
     )
     dataset: Dataset | None = Field(
-        None, exclude=True, description="a data set of yours in place of data.name"
+        default=None, exclude=True, description="a data set of yours in place of data.name"
     )
     _imports: Imports = PrivateAttr(default_factory=lambda: permission.get())
 
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            details = error.errors()
-            lines = [_explain(detail) for detail in details[:MOST_MISTAKES]]
-            if len(details) > MOST_MISTAKES:
-                lines.append(f"... and {len(details) - MOST_MISTAKES} more mistakes")
-            raise ConfigurationError("\n".join(lines)) from None
+    if TYPE_CHECKING:
+        # Sections may also be given as mappings, which pydantic converts. Type checkers know this
+        # signature, so that rounds="x" is an error without a plugin.
+        def __init__(
+            self,
+            *,
+            data: DataConfig | Mapping[str, Any] | Any = ...,
+            model: Any = ...,
+            models: Mapping[str, Any] = ...,
+            method: Method | Mapping[str, Any] | str = ...,
+            training: Training | Mapping[str, Any] = ...,
+            participation: Participation | Mapping[str, Any] = ...,
+            faults: Faults | Mapping[str, Any] = ...,
+            evaluation: Evaluation | Mapping[str, Any] = ...,
+            rounds: int = ...,
+            budget: Budget | Mapping[str, Any] | None = ...,
+            seed: int = ...,
+            workers: int | None = ...,
+            device: str = ...,
+            keep: int = ...,
+            memory: int = ...,
+            dataset: Dataset | None = ...,
+        ) -> None: ...
+
+    else:
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise ConfigurationError(_explain_all(error.errors())) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -327,8 +359,29 @@ def experiment(config: Mapping[str, Any], imports: Imports | None = None) -> Exp
     before = permission.set(imports or permitted(config))
     try:
         return Experiment(**config)
+    except ConfigurationError as error:
+        if isinstance(config, FromFile):
+            raise ConfigurationError(_with_places(str(error), config)) from None
+        raise
     finally:
         permission.reset(before)
+
+
+def _with_places(message: str, config: FromFile) -> str:
+    """Return a message whose lines name the file and line of their key, if a file has it."""
+    lines = []
+    for line in message.split("\n"):
+        place = config.place_of(line.partition(": ")[0])
+        lines.append(f"{place}: {line}" if place is not None else line)
+    return "\n".join(lines)
+
+
+def _explain_all(details: list[Any]) -> str:
+    """Return a line for each of the first mistakes."""
+    lines = [_explain(detail) for detail in details[:MOST_MISTAKES]]
+    if len(details) > MOST_MISTAKES:
+        lines.append(f"... and {len(details) - MOST_MISTAKES} more mistakes")
+    return "\n".join(lines)
 
 
 def _explain(detail: Any) -> str:

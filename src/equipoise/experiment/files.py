@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, overload
 
@@ -37,7 +37,10 @@ def load(path: Path | str) -> FromFile:
         raise ConfigurationError(
             f"{path}: expected a mapping such as `method: fedavg`, got {type(content).__name__}"
         )
-    return FromFile(content)
+    config = FromFile(content)
+    lines = safe_yaml.key_lines(path)
+    config.places = {key: f"{path}, line {line}" for key, line in lines.items()}
+    return config
 
 
 @overload
@@ -64,8 +67,18 @@ def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
             section = section[parent]
         section[last] = value
     if isinstance(config, FromFile):
-        return config.changed(result, settings.values())
+        changed = config.changed(result, settings.values())
+        changed.places = _without(config.places, settings)
+        return changed
     return result
+
+
+def _without(places: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
+    """Return the places of keys; those that the command line sets have an empty one."""
+    replaced = dict.fromkeys(settings, "")
+    inside = tuple(f"{key}." for key in replaced)
+    others = {key: place for key, place in places.items() if not key.startswith(inside)}
+    return others | replaced
 
 
 def _section(value: Any, key: str, parent: str) -> dict[str, Any]:

@@ -30,9 +30,9 @@ class Section(Settings):
 class Scripted(Section):
     """The cohort of one round, given and not drawn."""
 
-    clients: tuple[str, ...]
+    clients: tuple[str, ...] = Field(description="the clients of the round")
     attempt: int = Field(
-        0, ge=0, description="the attempt that counted, after earlier ones were aborted"
+        default=0, ge=0, description="the attempt that counted, after earlier ones were aborted"
     )
 
     @model_validator(mode="before")
@@ -44,17 +44,23 @@ class Scripted(Section):
 class Participation(Section):
     """Client sampling: the number of clients in a round, and how many must reply."""
 
-    fraction: float = Field(1.0, gt=0, le=1, description="share of the clients in each round")
-    number: int | None = Field(None, ge=1, description="a number of clients in place of a fraction")
+    fraction: float = Field(
+        default=1.0, gt=0, le=1, description="share of the clients in each round"
+    )
+    number: int | None = Field(
+        default=None, ge=1, description="a number of clients in place of a fraction"
+    )
     availability: float = Field(
-        1.0, gt=0, le=1, description="probability that a client is available in a round"
+        default=1.0, gt=0, le=1, description="probability that a client is available in a round"
     )
     floor: int = Field(
-        1, ge=1, description="replies below which a round is repeated with a new cohort"
+        default=1, ge=1, description="replies below which a round is repeated with a new cohort"
     )
-    tries: int = Field(3, ge=1, description="cohorts tried for one round before the run stops")
+    tries: int = Field(
+        default=3, ge=1, description="cohorts tried for one round before the run stops"
+    )
     deadline: float = Field(
-        3600.0,
+        default=3600.0,
         gt=0,
         description="seconds that a client's step may take; "
         "with workers=0 kept in the main thread only",
@@ -83,13 +89,15 @@ class Participation(Section):
 class Fault(Section):
     """A fault of one client in one exchange, for tests and rehearsals."""
 
-    round: int = Field(ge=1)
-    client: str
+    round: int = Field(ge=1, description="the round of the fault")
+    client: str = Field(description="the client of the fault")
     kind: Literal["drop", "nan", "shape", "names", "kill", "restart"] = Field(
         description="restart: the client begins the round without its state"
     )
-    exchange: int = Field(1, ge=0, description="of the round's exchanges; 0: its evaluation")
-    attempt: int = Field(0, ge=0, description="at the round")
+    exchange: int = Field(
+        default=1, ge=0, description="of the round's exchanges; 0: its evaluation"
+    )
+    attempt: int = Field(default=0, ge=0, description="at the round")
 
     @model_validator(mode="after")
     def _evaluations_are_dropped_only(self) -> Fault:
@@ -104,19 +112,23 @@ class Faults(Section):
     """Simulated faults, drawn from named streams: a run with faults repeats like any other."""
 
     dropout: float = Field(
-        0.0, ge=0, lt=1, description="chance that a client does not answer in a round"
+        default=0.0, ge=0, lt=1, description="chance that a client does not answer in a round"
     )
-    corrupt: float = Field(0.0, ge=0, lt=1, description="chance that a client's reply is damaged")
-    corruption: Literal["nan", "shape", "names"] = Field("nan", description="how it is damaged")
-    stragglers: float = Field(0.0, ge=0, le=1, description="share of clients that are slow")
-    slowdown: float = Field(10.0, ge=1, description="how many times slower a straggler is")
+    corrupt: float = Field(
+        default=0.0, ge=0, lt=1, description="chance that a client's reply is damaged"
+    )
+    corruption: Literal["nan", "shape", "names"] = Field(
+        default="nan", description="how it is damaged"
+    )
+    stragglers: float = Field(default=0.0, ge=0, le=1, description="share of clients that are slow")
+    slowdown: float = Field(default=10.0, ge=1, description="how many times slower a straggler is")
     deadline: float | None = Field(
-        None,
+        default=None,
         gt=0,
         description="virtual seconds after which a reply is late; "
         "1 = a thousand samples at full speed",
     )
-    script: tuple[Fault, ...] = Field((), description="faults at given rounds and clients")
+    script: tuple[Fault, ...] = Field(default=(), description="faults at given rounds and clients")
 
     @property
     def any(self) -> bool:
@@ -129,13 +141,13 @@ class Budget(Section):
     """Limit of a run besides its number of rounds."""
 
     seconds: float | None = Field(
-        None,
+        default=None,
         gt=0,
         description="training time (clients and aggregation, evaluation excluded) after which "
         "training ends, at the end of a round",
     )
     rounds: int | None = Field(
-        None,
+        default=None,
         ge=1,
         description="the round after which training ends, in place of seconds; a replay has the "
         "round in which the time was up",
@@ -152,51 +164,53 @@ class Evaluation(Section):
     """Metrics, splits and interval of evaluation; the last round is always evaluated."""
 
     every: int = Field(
-        1, ge=0, description="rounds between measurements; 0: after the last round only"
+        default=1, ge=0, description="rounds between measurements; 0: after the last round only"
     )
-    clients: Literal["all", "cohort"] = Field("all", description="whose models are measured")
+    clients: Literal["all", "cohort"] = Field(
+        default="all", description="whose models are measured"
+    )
     splits: tuple[Literal["train", "validation", "test"], ...] = Field(
-        ("validation", "test"), description="parts of a client's data"
+        default=("validation", "test"), description="parts of a client's data"
     )
     metrics: tuple[Any, ...] = Field(
-        (),
+        default=(),
         description="names, package.module:name or Metrics; default: accuracy and loss, "
         "or rmse and loss; the main one is always measured",
     )
     main: Any = Field(
-        None,
+        default=None,
         description="the metric that results are about; default: accuracy or rmse, "
         "else the first of `metrics` that is not loss",
     )
     after_local: bool = Field(
-        False, description="measure each client's model right after its local training, too"
+        default=False, description="measure each client's model right after its local training, too"
     )
     curves: bool = Field(
-        True,
+        default=True,
         description="clinical measures and histograms of scores at the end, "
         "from clients with at least 30 test samples",
     )
     no_curves: tuple[str, ...] = Field(
-        (),
+        default=(),
         description="clients that send no counts of scores; a site may also set "
         "EQUIPOISE_CURVES=no",
     )
     group_minimum: int = Field(
-        10,
+        default=10,
         ge=2,
         le=1_000_000,
         description="test samples below which a client withholds a group of `data.groups`; a site "
         "may set a larger EQUIPOISE_GROUP_MINIMUM",
     )
     threshold: int = Field(
-        50,
+        default=50,
         ge=1,
         le=99,
         description="the score in whole per cent from which on the second of two classes counts "
         "as predicted, in results by group",
     )
     distances: bool = Field(
-        False,
+        default=False,
         description="angle and Manhattan distance between each client's model and the new global "
         "one",
     )

@@ -11,6 +11,7 @@ import numpy as np
 from equipoise.comparison.formats import NOTHING, figure
 from equipoise.comparison.measures import in_unit_of
 from equipoise.metrics import SIGNIFICANT, Metric
+from equipoise.report.wording import name_of
 from equipoise.runs import RunResult
 from equipoise.runs.notes import no_test
 
@@ -126,7 +127,7 @@ def quantile_sentence(found: Sequence[Card], metric: Metric) -> str:
         parts.append(f"{share} % have at most {written(value, metric)}")
     return (
         f"Of {len(found):,} clients the first and the last {AT_EACH_END} are listed. "
-        f"{metric.name}: {', '.join(parts)}."
+        f"{name_of(metric)}: {', '.join(parts)}."
     )
 
 
@@ -147,7 +148,7 @@ def headline(found: Sequence[Card], metric: Metric) -> str:
         extreme = "highest" if metric.lower_is_better else "lowest"
         return (
             "No run of training alone is known, so it cannot be said who gains; in this one run "
-            f"the {extreme} {metric.name} is {written(found[0].value, metric)}, at client "
+            f"the {extreme} {name_of(metric)} is {written(found[0].value, metric)}, at client "
             f"{found[0].client}."
         )
     winners = [card for card in known if card.verdict == "gains"]
@@ -167,9 +168,14 @@ def _losses(losers: Sequence[Card], all_gain: bool, metric: Metric) -> str:
         return "" if all_gain else "; nobody loses"
     worst = min(losers, key=lambda card: card.gain or 0.0)
     amount = points(abs(worst.gain or 0.0), metric)
-    if len(losers) == 1:
-        return f"; client {worst.client} loses {amount}"
-    return f"; {len(losers):,} lose, client {worst.client} most: {amount}"
+    if metric.unit != "%":
+        direction = "higher" if metric.lower_is_better else "lower"
+        amount = f"its {name_of(metric)} is {amount} {direction} than alone"
+    if len(losers) > 1:
+        return f"; {len(losers):,} lose, client {worst.client} most: {amount}"
+    if metric.unit != "%":
+        return f"; client {worst.client} loses: {amount}"
+    return f"; client {worst.client} loses {amount}"
 
 
 def _insignificance(known: Sequence[Card], losers: Sequence[Card]) -> str:

@@ -5,7 +5,7 @@ All of them come from histograms of scores; no single score leaves a client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,7 +30,11 @@ from equipoise.runs.clinical import (
 MOST_CLASSES = 5  # with curves of their own on a page
 MOST_SITES = 12  # lines that can be distinguished; of more sites the page shows all together
 STYLES = ("-", "--", "-.", ":")
+TOGETHER = "all clients together"
+FEWEST_IN_POINT = 20  # samples of a point of a calibration curve
+FEWEST_POINTS = 3  # points of a calibration curve of a single site
 Histograms = Mapping[str, Counts]
+Bin = tuple[float, float, int]  # mean score, share of positives, number of samples
 
 
 class ClinicalFigure(NamedTuple):
@@ -78,7 +82,7 @@ def _curves_of_class(
     histograms = result.details.histograms[model]
     lines = histograms
     if len(histograms) > MOST_SITES:
-        lines = {"all clients together": score_histograms.pooled(list(histograms.values()))}
+        lines = {TOGETHER: score_histograms.pooled(list(histograms.values()))}
     binary = result.task.outputs == 2
     others = "the other class" if binary else "the rest"
     subject = f"{name} against {others}, {model} model"
@@ -92,16 +96,68 @@ def _curves_of_class(
     missing = _missing(result, histograms)
     if missing:
         roc_text += f" {missing}."
+    groups, small = calibration_groups(histograms)
     calibration_text = (
         f"On the line, of all samples with a score of 30 %, say, 30 % are {name}. Sizes of points "
-        "show how many samples they are of."
+        f"show how many samples they are of; each is of {FEWEST_IN_POINT} or more."
     )
+    if small:
+        calibration_text += f" Sites with few test samples are one line: {', '.join(small)}."
     return {
         f"roc{suffix}": ClinicalFigure(f"ROC: {subject}", roc_text, partial(roc, lines, index)),
         f"calibration{suffix}": ClinicalFigure(
-            f"Calibration: {subject}", calibration_text, partial(calibration, lines, index)
+            f"Calibration: {subject}", calibration_text, partial(calibration, groups, index)
         ),
     }
+
+
+def calibration_groups(histograms: Histograms) -> tuple[Histograms, list[str]]:
+    """Return the lines of a calibration curve, and the sites that are too small for their own.
+
+    A site needs enough test samples for several points. Smaller sites are one line together; so are
+    all sites if there are very many.
+
+    Args:
+        histograms: Site -> histogram of scores.
+    """
+    if len(histograms) > MOST_SITES:
+        return {TOGETHER: score_histograms.pooled(list(histograms.values()))}, []
+    least = FEWEST_POINTS * FEWEST_IN_POINT
+    small = [site for site, table in histograms.items() if score_histograms.total(table) < least]
+    if len(small) < 2:
+        return histograms, []
+    lines = {site: table for site, table in histograms.items() if site not in small}
+    name = f"{len(small)} small sites together" if lines else TOGETHER
+    lines[name] = score_histograms.pooled([histograms[site] for site in small])
+    return lines, small
+
+
+def merged_bins(bins: Sequence[Bin]) -> list[Bin]:
+    """Return bins of neighbouring scores, each of enough samples for a share.
+
+    >>> merged_bins([(0.1, 0.0, 30), (0.3, 0.5, 10), (0.9, 1.0, 10)])
+    [(0.1, 0.0, 30), (0.6, 0.75, 20)]
+    """
+    merged: list[Bin] = []
+    open_bin = (0.0, 0.0, 0)
+    for bin_ in bins:
+        open_bin = _joined(open_bin, bin_)
+        if open_bin[2] >= FEWEST_IN_POINT:
+            merged.append(open_bin)
+            open_bin = (0.0, 0.0, 0)
+    if open_bin[2] and merged:
+        merged[-1] = _joined(merged[-1], open_bin)
+    elif open_bin[2]:
+        merged.append(open_bin)
+    return merged
+
+
+def _joined(first: Bin, second: Bin) -> Bin:
+    """Return mean score, share of positives and number of samples of two bins together."""
+    count = first[2] + second[2]
+    score = (first[0] * first[2] + second[0] * second[2]) / count
+    share = (first[1] * first[2] + second[1] * second[2]) / count
+    return score, share, count
 
 
 def _missing(result: RunResult, counted: Mapping[str, Any]) -> str:
@@ -123,12 +179,12 @@ def tables_of(result: RunResult) -> list[dict[str, Any]]:
         rows = []
         for client, own in values.items():
             rows.append([client, *(value.in_percent() for value in own.values())])
-        parts = ["Clinical measures: in %, with 95 % intervals over other test sets like it"]
-        parts += interval_notes(values)
+        parts = ["In %, with 95 % intervals over other test sets like it", *interval_notes(values)]
         missing = _missing(result, values)
         if missing:
             parts.append(missing)
-        tables.append(_table("; ".join(parts), ["client", *TITLES.values()], rows))
+        header = ["client", *TITLES.values()]
+        tables.append(_table("Clinical measures", f"{'; '.join(parts)}.", header, rows))
     histograms = result.details.histograms.get(result.main_model, {})
     if histograms and result.task.outputs == 2:
         tables.append(_threshold_table(result, histograms))
@@ -144,12 +200,12 @@ def _threshold_table(result: RunResult, histograms: Histograms) -> dict[str, Any
         for key in ("sensitivity", "specificity", "ppv", "npv"):
             row.append(_percent(measures[key]))
         rows.append(row)
-    title = (
-        f"Thresholds: calling a sample {name} from a score on; all clients that sent counts "
-        f"together, {score_histograms.total(whole):,} test samples"
+    text = (
+        f"A sample is called {name} from this score on; all clients that sent counts together, "
+        f"{score_histograms.total(whole):,} test samples."
     )
     header = ["threshold", "sensitivity in %", "specificity in %", "PPV in %", "NPV in %"]
-    return _table(title, header, rows)
+    return _table("Thresholds", text, header, rows)
 
 
 def roc(lines: Histograms, index: int) -> Figure:
@@ -162,16 +218,23 @@ def roc(lines: Histograms, index: int) -> Figure:
     figure, axes = drawing.new()
     for position, (site, table) in enumerate(lines.items()):
         x, y = score_histograms.roc(table[index, POSITIVES], table[index, NEGATIVES])
-        axes.plot(
+        colour = drawing.COLOURS[position % len(drawing.COLOURS)]
+        (line,) = axes.plot(
             100 * x,
             100 * y,
             STYLES[position % len(STYLES)],
-            color=drawing.COLOURS[position % len(drawing.COLOURS)],
+            color=colour,
             linewidth=1.6,
             label=drawing.in_legend(drawing.short(site)),
         )
+        figure.add_series(site, colour, line)
+        texts = []
+        for across, up in zip(x, y, strict=True):
+            sensitivity, specificity = f"{100 * up:.0f} %", f"{100 * (1 - across):.0f} %"
+            texts.append(f"{site}: sensitivity {sensitivity}, specificity {specificity}")
+        figure.add_spots(axes, 100 * x, 100 * y, texts, site)
     _diagonal(axes, "100 - specificity in %", "sensitivity in %")
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower right").set_gid(drawing.STATIC_LEGEND)
     return figure
 
 
@@ -181,12 +244,12 @@ def calibration(lines: Histograms, index: int) -> Figure:
     points = {}
     for site, table in lines.items():
         bins = score_histograms.calibration(table[index, POSITIVES], table[index, NEGATIVES])
-        points[site] = np.array(bins).T
+        points[site] = np.array(merged_bins(bins)).T
     largest = max(sizes.max() for _, _, sizes in points.values())
     for position, (site, (score, share, sizes)) in enumerate(points.items()):
         colour = drawing.COLOURS[position % len(drawing.COLOURS)]
-        axes.plot(100 * score, 100 * share, color=colour, linewidth=1, alpha=0.8)
-        axes.scatter(
+        (line,) = axes.plot(100 * score, 100 * share, color=colour, linewidth=1, alpha=0.8)
+        marks = axes.scatter(
             100 * score,
             100 * share,
             s=6 + 60 * sizes / largest,
@@ -195,8 +258,15 @@ def calibration(lines: Histograms, index: int) -> Figure:
             linewidths=0,
             label=drawing.in_legend(drawing.short(site)),
         )
+        figure.add_series(site, colour, line, marks)
+        texts = []
+        for mean, part, count in zip(score, share, sizes, strict=True):
+            texts.append(
+                f"{site}: score {100 * mean:.0f} %, share {100 * part:.0f} %, {count:.0f} samples"
+            )
+        figure.add_spots(axes, 100 * score, 100 * share, texts, site)
     _diagonal(axes, "score in %", "share that has the class in %")
-    axes.legend(loc="upper left")
+    axes.legend(loc="upper left").set_gid(drawing.STATIC_LEGEND)
     return figure
 
 
@@ -205,8 +275,15 @@ def _diagonal(axes: Axes, x: str, y: str) -> None:
     axes.set(xlabel=x, ylabel=y, xlim=(-1, 101), ylim=(-1, 101))
 
 
-def _table(title: str, header: list[str], rows: list[list[str]]) -> dict[str, Any]:
-    return {"title": title, "header": header, "rows": rows, "clients_header": [], "clients": []}
+def _table(title: str, text: str, header: list[str], rows: list[list[str]]) -> dict[str, Any]:
+    return {
+        "title": title,
+        "text": text,
+        "header": header,
+        "rows": rows,
+        "clients_header": [],
+        "clients": [],
+    }
 
 
 def _area(table: Counts, index: int, known: Mapping[str, ClinicalValue] | None) -> str:

@@ -1,23 +1,24 @@
 """The style of figures: colours for light and dark screens, lines that stay distinguishable, names.
 
-matplotlib and not plotly: the page then holds pictures of some ten kilobytes in place of a script
-of four megabytes, opens at once on a phone, prints, and the same function makes the figure of a
-paper. Texts in the SVG stay texts.
+The same function makes the figure of the page, which `embedding` puts into it, and of a paper.
+Texts in an SVG stay texts.
 """
 
 from __future__ import annotations
 
-import base64
 import io
-import re
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from equipoise.metrics import Metric
 
 # Every colour of a figure on paper, and its replacement on a dark screen. The first eight are Okabe
 # and Ito's, which readers with any colour vision can distinguish. Their black is a shade lighter:
@@ -78,26 +79,99 @@ STYLE: Any = {
     "savefig.dpi": 200,
 }
 SIZE = (4.6, 3.3)
+LEAST_POINTS = 5.0  # the smallest range of an axis in per cent
+LEAST_SHARE = 0.1  # the smallest range of another axis, as a share of its largest value
 
 
-def new(height: float = SIZE[1]) -> tuple[Figure, Axes]:
+SERIES = "series-"  # begins the id of the elements of a series; its number follows
+STATIC_LEGEND = "static-legend"  # the id of a legend that the page replaces by buttons
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A value of a figure that a reader can point at.
+
+    Attributes:
+        axes: The axes in which it lies.
+        x: Its position, in the units of the axes.
+        y: Its position, in the units of the axes.
+        text: What is shown of it.
+        series: The name of its series; empty without one.
+    """
+
+    axes: Axes
+    x: float
+    y: float
+    text: str
+    series: str = ""
+
+
+class Chart(Figure):
+    """A figure whose series can be hidden and whose values can be pointed at, in a page.
+
+    In a PNG or PDF it is a figure like any other.
+
+    Attributes:
+        series: Name -> colour of every series, in the order of the legend.
+        spots: The values that a reader can point at.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.series: dict[str, str] = {}
+        self.spots: list[Spot] = []
+
+    def add_series(self, name: str, colour: str, *artists: Artist) -> None:
+        """Name a series and what is drawn of it, so that it can be hidden.
+
+        Args:
+            name: The name in the legend.
+            colour: The colour in the legend.
+            artists: Lines, points and texts of the series.
+        """
+        self.series.setdefault(name, colour)
+        number = list(self.series).index(name)
+        for artist in artists:
+            artist.set_gid(f"{SERIES}{number}")
+
+    def add_spots(
+        self,
+        axes: Axes,
+        x: Sequence[float] | np.ndarray,
+        y: Sequence[float] | np.ndarray,
+        texts: Sequence[str],
+        series: str = "",
+    ) -> None:
+        """Let a reader point at values; those that do not exist are left out."""
+        for across, up, text in zip(x, y, texts, strict=True):
+            if np.isfinite(across) and np.isfinite(up):
+                self.spots.append(Spot(axes, float(across), float(up), text, series))
+
+
+def new(height: float = SIZE[1]) -> tuple[Chart, Axes]:
     """Return an empty figure of a height in inches, and its axes."""
-    figure = Figure(figsize=(SIZE[0], height), layout="constrained")
+    figure = Chart(figsize=(SIZE[0], height), layout="constrained")
     return figure, figure.add_subplot()
 
 
-def encoded(draw: Callable[[], Figure], kind: str) -> bytes:
+def drawn(draw: Callable[[], Figure]) -> Figure:
+    """Return a figure in the style of all figures."""
+    with rc_context(STYLE):
+        return draw()
+
+
+def saved(figure: Figure, kind: str) -> bytes:
     """Return the file of a figure; the same figure always gives the same bytes.
 
     Args:
-        draw: Draws the figure.
+        figure: The figure.
         kind: "svg", "png" or "pdf".
     """
     out = io.BytesIO()
     with rc_context(STYLE), warnings.catch_warnings():
         # A browser finds a font for every script; a box in a PNG is no reason to stop.
         warnings.filterwarnings("ignore", "Glyph")
-        draw().savefig(
+        figure.savefig(
             out,
             format=kind,
             metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind),
@@ -105,24 +179,49 @@ def encoded(draw: Callable[[], Figure], kind: str) -> bytes:
     return out.getvalue()
 
 
-def data_uri(draw: Callable[[], Figure]) -> str:
-    """Return a figure as the address of an image, which follows the choice of light or dark."""
-    svg = themed(encoded(draw, "svg").decode())
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+def encoded(draw: Callable[[], Figure], kind: str) -> bytes:
+    """Return the file of a figure that is drawn now; arguments as in `saved`."""
+    return saved(drawn(draw), kind)
 
 
-def themed(svg: str) -> str:
-    """Return an SVG in which every colour is a variable, with values for light and dark."""
-    # A text in an SVG holds no bare <, so that everything inside <...> is markup.
-    named = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(?<=: )#[0-9a-f]{6}", _named, tag[0]), svg)
-    light = ";".join(f"--c{colour[1:]}:{colour}" for colour in THEME)
-    dark = ";".join(f"--c{colour[1:]}:{value}" for colour, value in THEME.items())
-    style = f"<style>:root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
-    return re.sub(r"<svg[^>]*>", lambda tag: tag[0] + style, named, count=1)
+def widen(axes: Axes, least: float, direction: str = "y") -> None:
+    """Give an axis at least a range, so that small differences look small.
+
+    Args:
+        axes: The axes, with everything drawn in them.
+        least: The smallest range, in the unit of the axis.
+        direction: "x" or "y".
+    """
+    limits = axes.get_xlim() if direction == "x" else axes.get_ylim()
+    low, high = sorted(limits)
+    missing = least - (high - low)
+    if missing <= 0:
+        return
+    low, high = low - missing / 2, high + missing / 2
+    if limits[0] > limits[1]:
+        low, high = high, low
+    if direction == "x":
+        axes.set_xlim(low, high)
+    else:
+        axes.set_ylim(low, high)
 
 
-def _named(colour: re.Match[str]) -> str:
-    return f"var(--c{colour[0][1:]})" if colour[0] in THEME else colour[0]
+def least_range(metric: Metric, values: Any) -> float:
+    """Return the smallest range of an axis of a metric: five points, or a tenth of an error.
+
+    Args:
+        metric: The metric.
+        values: The values that are shown, as the metric prints them.
+
+    >>> from equipoise.metrics.registry import find
+    >>> least_range(find("accuracy"), [80.1, 80.3]), least_range(find("rmse"), [2.0, 2.01])
+    (5.0, 0.201)
+    """
+    if metric.unit == "%":
+        return LEAST_POINTS
+    finite = np.abs(np.asarray(values, dtype=float))
+    finite = finite[np.isfinite(finite)]
+    return LEAST_SHARE * float(finite.max()) if finite.size else 0.0
 
 
 def apart(place: int, points: int) -> dict[str, Any]:
@@ -189,7 +288,7 @@ def name_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None
     gap = (high - low) * 1.2 * size / (72 * 0.72 * figure.get_figheight())
     places = spread([y for _, _, y, _ in ends], gap, low, high)
     for (name, x, y, colour), place in zip(ends, places, strict=True):
-        axes.annotate(
+        text = axes.annotate(
             short(name),
             (x, y),
             (1.045, place),
@@ -206,6 +305,10 @@ def name_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None
                 "relpos": (0, 0.5),
             },
         )
+        if isinstance(figure, Chart) and name in figure.series:
+            figure.add_series(name, colour, text)
+            if text.arrow_patch is not None:
+                figure.add_series(name, colour, text.arrow_patch)
     axes.set_ylim(low, high)
 
 
@@ -287,4 +390,4 @@ def in_legend(name: str) -> str:
 def legend_below(figure: Figure, count: int) -> None:
     """Draw the legend of `count` entries below the picture, where it covers no point."""
     figure.set_figheight(SIZE[1] + 0.17 * -(-count // 3))
-    figure.legend(loc="outside lower center", ncols=3)
+    figure.legend(loc="outside lower center", ncols=3).set_gid(STATIC_LEGEND)

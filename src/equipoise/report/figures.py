@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from equipoise.metrics import Metric
+from equipoise.report.cards import points as difference
+from equipoise.report.cards import written
 from equipoise.report.drawing import (
     ALONE,
     COLOURS,
@@ -24,15 +28,20 @@ from equipoise.report.drawing import (
     LOSS,
     MARKERS,
     PAPER,
+    STATIC_LEGEND,
+    Chart,
     apart,
     in_legend,
     label,
+    least_range,
     legend_below,
     name_ends,
     name_points,
     new,
     short,
+    widen,
 )
+from equipoise.report.wording import title_of, unit_of_changes
 from equipoise.runs.curves import History
 
 SINGLE_LINES = 20  # up to this many clients each has a line of its own; above, percentiles
@@ -40,6 +49,7 @@ NAMED_ROWS = 30  # up to this many clients each has a row with its name
 NAMED_POINTS = 10  # up to this many methods each point carries its name; above, a legend
 MANY_POINTS = 300  # above, points are drawn as an image inside the picture
 PANELS_IN_A_ROW = 3
+MOST_WAY_POINTS = 8  # rounds that the line of a plane connects
 MOST_STACKED = len(COLOURS) + 4  # up to this many clients weights are stacked
 Point = tuple[float, float]  # average and standard deviation
 End = tuple[str, float, float, str]  # name, x, y and colour of the end of a line
@@ -61,37 +71,56 @@ def learning(history: History, alone: History | None, metric: Metric) -> Figure:
     """
     figure, axes = new()
     if len(history.clients) <= SINGLE_LINES:
-        ends = _client_lines(axes, history, metric)
+        ends = _client_lines(figure, axes, history, metric)
     else:
         ends = _client_band(axes, history, metric)
-    single = "o" if len(history.rounds) == 1 else None
-    mean = history.mean * metric.scale
-    axes.plot(history.rounds, mean, color=DARK, linewidth=2.4, label="mean", marker=single)
+    _mean_line(figure, axes, history, metric, "mean", {"color": DARK, "linewidth": 2.4})
     if alone is not None:
-        axes.plot(
-            alone.rounds,
-            alone.mean * metric.scale,
-            color=ALONE,
-            linewidth=2,
-            linestyle=(0, (4, 2)),
-            label="mean of training alone",
-            marker=single,
-        )
-    _label_rounds(axes, history, metric.title)
+        style = {"color": ALONE, "linewidth": 2, "linestyle": (0, (4, 2))}
+        _mean_line(figure, axes, alone, metric, "mean of training alone", style)
+    _label_rounds(axes, history, title_of(metric))
+    widen(axes, least_range(metric, history.values * metric.scale))
     name_ends(axes, ends)
     legend_below(figure, 3)
     return figure
 
 
-def _client_lines(axes: Axes, history: History, metric: Metric) -> list[End]:
+def _mean_line(
+    figure: Chart, axes: Axes, history: History, metric: Metric, name: str, style: dict[str, Any]
+) -> None:
+    marker = "o" if len(history.rounds) == 1 else None
+    mean = history.mean * metric.scale
+    (line,) = axes.plot(history.rounds, mean, label=name, marker=marker, **style)
+    _add_line(figure, axes, name, line, history.rounds, history.mean, metric)
+
+
+def _add_line(
+    figure: Chart,
+    axes: Axes,
+    name: str,
+    line: Line2D,
+    rounds: Sequence[int],
+    values: np.ndarray,
+    metric: Metric,
+) -> None:
+    """Let a reader hide a line of values by round, and point at its values."""
+    figure.add_series(name, str(line.get_color()), line)
+    texts = []
+    for number, value in zip(rounds, values, strict=True):
+        texts.append(f"{name}, round {number}: {written(float(value), metric)}")
+    figure.add_spots(axes, rounds, values * metric.scale, texts, name)
+
+
+def _client_lines(figure: Chart, axes: Axes, history: History, metric: Metric) -> list[End]:
     """Draw a line for every client; return the ends of the lines."""
     rounds = history.rounds
-    values = history.values * metric.scale
     ends: list[End] = []
-    for position, (client, row) in enumerate(zip(history.clients, values, strict=True)):
+    for position, (client, row) in enumerate(zip(history.clients, history.values, strict=True)):
         style = apart(position, len(rounds)) | {"linewidth": 0.9, "markersize": 3, "alpha": 0.85}
-        axes.plot(rounds, row, **style)
-        ends.append((client, rounds[-1], float(row[-1]), COLOURS[position % len(COLOURS)]))
+        (line,) = axes.plot(rounds, row * metric.scale, **style)
+        _add_line(figure, axes, client, line, rounds, row, metric)
+        last = float(row[-1]) * metric.scale
+        ends.append((client, rounds[-1], last, COLOURS[position % len(COLOURS)]))
     return ends
 
 
@@ -127,19 +156,27 @@ def learning_by_method(histories: Mapping[str, Sequence[History]], metric: Metri
     """
     figure, axes = new(max(3.3, 1.0 + 0.17 * len(histories)))
     ends = []
+    shown = []
     for position, (method, seeds) in enumerate(histories.items()):
         rounds = seeds[0].rounds
-        means = np.stack([seed.mean for seed in seeds if seed.rounds == rounds]) * metric.scale
+        means = np.stack([seed.mean for seed in seeds if seed.rounds == rounds])
+        mean = means.mean(0)
         style = apart(position, len(rounds))
         # The first line is the widest, so that its rims show below a later line.
-        axes.plot(rounds, means.mean(0), **style, linewidth=max(1.2, 3.2 - 0.5 * position))
+        width = max(1.2, 3.2 - 0.5 * position)
+        (line,) = axes.plot(rounds, mean * metric.scale, **style, linewidth=width)
+        _add_line(figure, axes, method, line, rounds, mean, metric)
         if len(means) > 1:
-            low = means.min(0)
-            high = means.max(0)
-            axes.fill_between(rounds, low, high, color=style["color"], alpha=0.1, linewidth=0)
-        ends.append((method, rounds[-1], float(means.mean(0)[-1]), style["color"]))
-    label(axes, "round", f"mean {metric.title}")
+            low, high = means.min(0) * metric.scale, means.max(0) * metric.scale
+            band = axes.fill_between(
+                rounds, low, high, color=style["color"], alpha=0.1, linewidth=0
+            )
+            figure.add_series(method, style["color"], band)
+        shown.append(mean * metric.scale)
+        ends.append((method, rounds[-1], float(shown[-1][-1]), style["color"]))
+    label(axes, "round", f"mean {title_of(metric)}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    widen(axes, least_range(metric, np.concatenate(shown)))
     name_ends(axes, ends)
     return figure
 
@@ -149,6 +186,7 @@ def sweep(
     key: str,
     title: str,
     scale: float = 1.0,
+    least: float = 0.0,
 ) -> Figure:
     """Draw a measure against the values of a setting, one line per method.
 
@@ -157,6 +195,7 @@ def sweep(
         key: The setting, on the horizontal axis.
         title: The measure, on the vertical axis.
         scale: Factor from the numbers to the unit of the axis.
+        least: The smallest range of the vertical axis.
     """
     figure, axes = new(max(3.3, 1.0 + 0.17 * len(lines)))
     values = list(dict.fromkeys(point[0] for line in lines.values() for point in line))
@@ -166,12 +205,19 @@ def sweep(
         x = [float(point[0]) if numeric else float(values.index(point[0])) for point in line]
         means, low, high = np.array([point[1:] for point in line]).T * scale
         style = apart(position, len(x)) | {"marker": MARKERS[position % len(MARKERS)]}
-        axes.plot(x, means, **style)
-        axes.fill_between(x, low, high, color=style["color"], alpha=0.1, linewidth=0)
+        (drawn,) = axes.plot(x, means, **style)
+        band = axes.fill_between(x, low, high, color=style["color"], alpha=0.1, linewidth=0)
+        figure.add_series(method, style["color"], drawn, band)
+        texts = [
+            f"{method}, {key}={point[0]}: {mean:.4g}"
+            for point, mean in zip(line, means, strict=True)
+        ]
+        figure.add_spots(axes, x, means, texts, method)
         ends.append((method, x[-1], float(means[-1]), style["color"]))
     axes.set_xticks([float(value) for value in values] if numeric else range(len(values)))
     axes.set_xticklabels([str(value) for value in values])
     label(axes, key, title)
+    widen(axes, least)
     name_ends(axes, ends)
     return figure
 
@@ -268,7 +314,11 @@ def contributions(
     x = alone * metric.scale
     axes.scatter(x, values, s=26, color=COLOURS[0], linewidths=0)
     axes.margins(0.15)
-    label(axes, f"alone: {metric.title}", title.replace("_", " "))
+    texts = []
+    for name, value, contribution in zip(names, alone, values, strict=True):
+        texts.append(f"{name}: {contribution:.4g}, alone {written(float(value), metric)}")
+    figure.add_spots(axes, x, values, texts)
+    label(axes, f"alone: {title_of(metric)}", title.replace("_", " "))
     if len(names) <= NAMED_POINTS:
         name_points(axes, list(zip(names, map(float, x), map(float, values), strict=True)))
     return figure
@@ -300,8 +350,8 @@ def alone_to_together(
         spans: Client -> interval of its value together.
     """
     if len(clients) > NAMED_ROWS:
-        return alone_against_together(alone, together, metric)
-    figure, axes = new(max(1.6, 1.1 + 0.2 * len(clients)))
+        return alone_against_together(alone, together, metric, clients)
+    figure, axes = new(max(2.6, 1.1 + 0.2 * len(clients)))
     verdicts = _verdicts(alone, together, metric)
     spans = spans or {}
     for row, client in enumerate(clients):
@@ -316,12 +366,18 @@ def alone_to_together(
         axes.scatter([after], [row], s=30, color=colour, marker=marker, zorder=3)
         on_top = 2 if before == after else 4
         axes.scatter([before], [row], zorder=on_top, **_RING)
+        text = (
+            f"{client}: {written(float(together[row]), metric)} together, "
+            f"{written(float(alone[row]), metric)} alone"
+        )
+        figure.add_spots(axes, [after], [row], [text])
+    widen(axes, least_range(metric, [*alone * metric.scale, *together * metric.scale]), "x")
     _row_legend(figure, axes, verdicts, bool(spans))
     axes.set_yticks(range(len(clients)), list(map(short, clients)), fontsize=7.5)
     axes.set_ylim(len(clients) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     direction = ", lower is better" if metric.lower_is_better else ""
-    label(axes, f"{metric.title}{direction}", "")
+    label(axes, f"{title_of(metric)}{direction}", "")
     return figure
 
 
@@ -340,13 +396,16 @@ def _row_legend(figure: Figure, axes: Axes, verdicts: Sequence[str], spans: bool
     figure.legend(loc="outside lower center", ncols=4, handletextpad=0.4, columnspacing=1.2)
 
 
-def alone_against_together(alone: np.ndarray, together: np.ndarray, metric: Metric) -> Figure:
+def alone_against_together(
+    alone: np.ndarray, together: np.ndarray, metric: Metric, clients: Sequence[str] = ()
+) -> Figure:
     """Draw a point for every client: above the diagonal it gains (below it, for errors).
 
     Args:
         alone: The values of training alone.
         together: The values of the run.
         metric: The metric of the values.
+        clients: The names of the clients, if a reader can point at them.
     """
     figure, axes = new()
     finite = np.isfinite(alone) & np.isfinite(together)
@@ -374,23 +433,119 @@ def alone_against_together(alone: np.ndarray, together: np.ndarray, metric: Metr
     axes.axline((low, low), slope=1, color=ALONE, linewidth=1)
     margin = 0.05 * (high - low) or 1.0
     axes.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
-    label(axes, f"alone: {metric.title}", f"together: {metric.title}")
+    for direction in "xy":
+        widen(axes, least_range(metric, [low, high]), direction)
+    names = np.asarray(clients if clients else [""] * len(alone))[finite]
+    texts = []
+    for name, before, after in zip(names, alone[finite], together[finite], strict=True):
+        values = f"{written(float(after), metric)} together, {written(float(before), metric)} alone"
+        texts.append(f"{name}: {values}" if name else values)
+    figure.add_spots(axes, x, y, texts)
+    label(axes, f"alone: {title_of(metric)}", f"together: {title_of(metric)}")
     axes.legend(loc="best")
     return figure
 
 
-def gains_by_method(gains: Mapping[str, np.ndarray], metric: Metric) -> Figure:
-    """Draw the gain or loss of every client, a row per method, with the number of those who lose.
+@dataclass(frozen=True)
+class ClientGain:
+    """The gain of one client in one run; `run` names the seed if there are several."""
+
+    client: str
+    gain: float
+    run: str = ""
+
+    @property
+    def name(self) -> str:
+        """The client, with its run if there are several."""
+        return f"{self.client}, {self.run}" if self.run else self.client
+
+
+Gains = Mapping[str, Sequence[ClientGain]]  # by method
+
+
+def gains_by_method(gains: Gains, metric: Metric) -> Figure:
+    """Draw the gain or loss of every client with every method.
+
+    A few clients have a row each, with their names, and a mark for every method. Of many clients,
+    or of several seeds, every method has a row with a point for each client; those who lose and
+    gain most are named.
 
     Args:
         gains: Method -> gains of its clients.
         metric: The metric of the gains.
     """
-    figure, axes = new(max(2.0, 0.9 + 0.36 * len(gains)))
-    for row, values in enumerate(gains.values()):
-        _gain_points(axes, row, values * metric.scale)
-        mean = values.mean() * metric.scale
+    names = {gain.name for own in gains.values() for gain in own}
+    several_seeds = any(gain.run for own in gains.values() for gain in own)
+    if len(names) <= NAMED_ROWS and not several_seeds:
+        return _gains_by_client(gains, metric)
+    return _gains_in_rows(gains, metric)
+
+
+def _gains_by_client(gains: Gains, metric: Metric) -> Figure:
+    """Draw a row for every client, the most harmed first, with a mark for every method."""
+    lowest: dict[str, float] = {}
+    for own in gains.values():
+        for gain in own:
+            lowest[gain.client] = min(gain.gain, lowest.get(gain.client, math.inf))
+    clients = sorted(lowest, key=lambda client: lowest[client])
+    row_of = {client: row for row, client in enumerate(clients)}
+    figure, axes = new(max(3.3, 1.2 + 0.22 * len(clients)))
+    height = 0.5 / max(1, len(gains))
+    for position, (method, own) in enumerate(gains.items()):
+        # Marks of several methods stand above each other, so that equal ones are visible.
+        shift = height * (position - (len(gains) - 1) / 2)
+        rows = np.array([row_of[gain.client] for gain in own]) + shift
+        values = np.array([gain.gain for gain in own]) * metric.scale
+        colour = COLOURS[position % len(COLOURS)]
+        marks = axes.scatter(
+            values,
+            rows,
+            s=22,
+            color=colour,
+            marker=MARKERS[position % len(MARKERS)],
+            linewidths=0,
+            label=in_legend(method),
+            zorder=3,
+        )
+        figure.add_series(method, colour, marks)
+        figure.add_spots(axes, values, rows, _gain_texts(method, own, metric), method)
+    axes.set_yticks(range(len(clients)), list(map(short, clients)), fontsize=7.5)
+    axes.set_ylim(len(clients) - 0.4, -0.6)
+    _finish_gains(axes, metric, "")
+    legend = figure.legend(loc="outside lower center", ncols=3, handletextpad=0.2)
+    legend.set_gid(STATIC_LEGEND)
+    return figure
+
+
+def _gain_texts(method: str, gains: Sequence[ClientGain], metric: Metric) -> list[str]:
+    texts = []
+    for gain in gains:
+        sign = "+" if gain.gain > 0 else ""
+        texts.append(f"{method}, {gain.name}: {sign}{difference(gain.gain, metric)}")
+    return texts
+
+
+def _finish_gains(axes: Axes, metric: Metric, remark: str) -> None:
+    """Draw the line of no gain, and label the axis."""
+    axes.axvline(0, color=ALONE, linewidth=1)
+    axes.grid(visible=False, axis="y")
+    # An error has no scale of its own: then the gains themselves fill the axis.
+    widen(axes, least_range(metric, [0.0]), "x")
+    label(axes, f"gain over training alone ({unit_of_changes(metric)}) → better{remark}", "")
+
+
+def _gains_in_rows(gains: Gains, metric: Metric) -> Figure:
+    """Draw a row for every method, with a point for each client and a bar at the mean."""
+    figure, axes = new(max(3.3, 0.9 + 0.6 * len(gains)))
+    for row, (method, own) in enumerate(gains.items()):
+        ordered = sorted(own, key=lambda gain: gain.gain)
+        values = np.array([gain.gain for gain in ordered]) * metric.scale
+        heights = row + _offsets(len(ordered))
+        _gain_points(axes, heights, values)
+        figure.add_spots(axes, values, heights, _gain_texts(method, ordered, metric))
+        mean = float(values.mean())
         axes.plot([mean, mean], [row - 0.38, row + 0.38], color=DARK, linewidth=2)
+        _name_extremes(axes, ordered, values, heights)
         axes.annotate(
             f"{(values < 0).sum():,} of {len(values):,} lose",
             (1.02, row),
@@ -399,24 +554,46 @@ def gains_by_method(gains: Mapping[str, np.ndarray], metric: Metric) -> Figure:
             fontsize=7.5,
             annotation_clip=False,
         )
-    axes.axvline(0, color=ALONE, linewidth=1)
     axes.set_yticks(range(len(gains)), list(map(short, gains)))
     axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    label(axes, f"gain over training alone ({metric.of_changes}) → better; bar: mean", "")
+    axes.margins(x=0.12)
+    _finish_gains(axes, metric, "; bar: mean")
     return figure
 
 
-def _gain_points(axes: Axes, row: int, gains: np.ndarray) -> None:
-    """Draw the gains of a method as points that are spread over the height of a row."""
-    offsets = 0.26 * np.linspace(-1, 1, len(gains)) if len(gains) > 1 else np.zeros(1)
+def _offsets(count: int) -> np.ndarray:
+    """Return how far points of a row stand above and below it."""
+    return 0.3 * np.linspace(-1, 1, count) if count > 1 else np.zeros(1)
+
+
+def _name_extremes(
+    axes: Axes, gains: Sequence[ClientGain], values: np.ndarray, heights: np.ndarray
+) -> None:
+    """Write the names of the clients that lose most and gain most next to their points."""
+    ends = {0: ("right", -4)}
+    if len(gains) > 1:
+        ends[len(gains) - 1] = ("left", 4)
+    for position, (side, offset) in ends.items():
+        axes.annotate(
+            short(gains[position].name),
+            (values[position], heights[position]),
+            (offset, 0),
+            textcoords="offset points",
+            ha=side,
+            va="center",
+            fontsize=7,
+        )
+
+
+def _gain_points(axes: Axes, heights: np.ndarray, gains: np.ndarray) -> None:
+    """Draw the gains of a method as points, with colour and shape of gains and losses."""
     many = len(gains) > MANY_POINTS
     groups = {"loses": gains < 0, "gains": gains > 0, "equal": gains == 0}
     for word, chosen in groups.items():
         colour, marker = VERDICTS[word]
         points = axes.scatter(
             gains[chosen],
-            (row + offsets)[chosen],
+            heights[chosen],
             s=13,
             color=IN_IMAGES[colour] if many else colour,
             marker=marker,
@@ -439,8 +616,7 @@ def plane(
     figure, axes = new()
     names = []
     if path is not None and len(path.rounds) > 1:
-        start = _draw_path(axes, path, metric)
-        names.append((f"round {path.rounds[0]}", *start))
+        names = _draw_path(figure, axes, path, metric)
     marks = []
     for position, (method, seeds) in enumerate(points.items()):
         average, std = np.array(seeds).T * metric.scale
@@ -449,14 +625,20 @@ def plane(
             "marker": MARKERS[position % len(MARKERS)],
         }
         if len(seeds) > 1:
-            axes.scatter(std, average, s=14, alpha=0.35, linewidths=0, **style)
+            faint = axes.scatter(std, average, s=14, alpha=0.35, linewidths=0, **style)
+            figure.add_series(method, style["color"], faint)
         # The first mark is the largest, so that its rim shows below a later one.
         size = max(30, 120 - 22 * position)
         x = float(std.mean())
         y = float(average.mean())
-        axes.scatter([x], [y], s=size, label=in_legend(method), zorder=3, **style)
+        mark = axes.scatter([x], [y], s=size, label=in_legend(method), zorder=3, **style)
+        figure.add_series(method, style["color"], mark)
+        text = _plane_text(method, y / metric.scale, x / metric.scale, metric)
+        figure.add_spots(axes, [x], [y], [text], method)
         marks.append((method, x, y))
     axes.margins(0.12)
+    widen(axes, least_range(metric, [y for _, _, y in marks]), "y")
+    widen(axes, least_range(metric, [y for _, _, y in marks]), "x")
     _label_plane(axes, metric)
     named = [point for point in (*marks, *names) if np.isfinite(point[1:]).all()]
     if len(named) <= NAMED_POINTS:
@@ -466,19 +648,55 @@ def plane(
     return figure
 
 
-def _draw_path(axes: Axes, path: History, metric: Metric) -> tuple[float, float]:
-    """Draw the way over rounds with arrows; return its first point."""
-    x = np.nanstd(path.values, axis=0) * metric.scale
+def _plane_text(name: str, average: float, std: float, metric: Metric) -> str:
+    return (
+        f"{name}: average {written(average, metric)}, standard deviation {difference(std, metric)}"
+    )
+
+
+def _draw_path(
+    figure: Chart, axes: Axes, path: History, metric: Metric
+) -> list[tuple[str, float, float]]:
+    """Draw the way over rounds with arrows; return the names of some rounds and their points.
+
+    The line of many rounds would be a tangle. It then connects some of them, closer to each other
+    at the start, where most happens; the others are faint points.
+    """
+    stds = np.nanstd(path.values, axis=0)
+    x = stds * metric.scale
     y = path.mean * metric.scale
-    axes.plot(x, y, color=FAINT, linewidth=1.2, marker=".", markersize=4)
-    for start in {0, len(x) // 2} - {len(x) - 1}:
-        axes.annotate(
-            "",
-            (x[start + 1], y[start + 1]),
-            (x[start], y[start]),
-            arrowprops={"arrowstyle": "-|>", "color": FAINT, "linewidth": 1.2},
-        )
-    return float(x[0]), float(y[0])
+    chosen = _way_points(len(x))
+    style: dict[str, Any] = {"color": FAINT, "linewidths": 0}
+    axes.scatter(x, y, s=8, alpha=0.45, **style)
+    axes.plot(x[chosen], y[chosen], color=FAINT, linewidth=1.2, marker=".", markersize=5)
+    for start, end in itertools.pairwise(chosen):
+        if start in (chosen[0], chosen[len(chosen) // 2]):
+            axes.annotate(
+                "",
+                (x[end], y[end]),
+                (x[start], y[start]),
+                arrowprops={"arrowstyle": "-|>", "color": FAINT, "linewidth": 1.2},
+            )
+    texts = []
+    for number, mean, std in zip(path.rounds, path.mean, stds, strict=True):
+        texts.append(_plane_text(f"round {number}", float(mean), float(std), metric))
+    figure.add_spots(axes, x, y, texts)
+    named = [chosen[0]]
+    if len(chosen) < len(x):
+        named = [chosen[0], chosen[len(chosen) // 2]]
+    return [(f"round {path.rounds[point]}", float(x[point]), float(y[point])) for point in named]
+
+
+def _way_points(count: int) -> list[int]:
+    """Return the positions that a line connects: all of a few, else some.
+
+    >>> _way_points(4), _way_points(100)
+    ([0, 1, 2, 3], [0, 1, 3, 6, 13, 26, 51, 99])
+    """
+    if count <= MOST_WAY_POINTS:
+        return list(range(count))
+    positions = np.geomspace(1, count, MOST_WAY_POINTS).round().astype(int) - 1
+    return [int(position) for position in np.unique(positions)]
 
 
 def _label_plane(axes: Axes, metric: Metric) -> None:
@@ -488,13 +706,12 @@ def _label_plane(axes: Axes, metric: Metric) -> None:
     label(
         axes,
         f"more even ← standard deviation over clients{unit}",
-        f"average {metric.title} {up} better",
+        f"average {title_of(metric)} {up} better",
     )
-    height, text, side = (0.97, "↖ better", "top")
-    if metric.lower_is_better:
-        height, text, side = (0.03, "better ↙", "bottom")
+    # Above the picture, where it covers no name of a point.
+    text = "better ↙" if metric.lower_is_better else "↖ better"
     style: dict[str, Any] = {"fontsize": 8, "color": GAIN, "weight": "bold"}
-    axes.text(0.02, height, text, transform=axes.transAxes, va=side, **style)
+    axes.text(0.0, 1.01, text, transform=axes.transAxes, va="bottom", **style)
 
 
 def heat_map(history: History, metric: Metric) -> Figure:
@@ -507,14 +724,28 @@ def heat_map(history: History, metric: Metric) -> Figure:
     ended = history.values[:, -1] * (-1 if metric.lower_is_better else 1)
     order = np.argsort(np.nan_to_num(ended, nan=-np.inf), kind="stable")[::-1]
     colours = "viridis_r" if metric.lower_is_better else "viridis"
-    return _image(history, order, metric.scale, metric.title, colours)
+    shown = history.values * metric.scale
+    least = least_range(metric, shown)
+    finite = shown[np.isfinite(shown)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    missing = max(0.0, least - (high - low)) / 2
+    return _image(
+        history,
+        order,
+        metric.scale,
+        title_of(metric),
+        colours,
+        (low - missing, high + missing),
+        lambda value: written(value, metric),
+    )
 
 
 def weights(history: History) -> Figure:
     """Draw the share of the aggregate of each client: stacked if they are few, else a heat map."""
     if len(history.clients) > MOST_STACKED:
         order = np.argsort(history.values.mean(1), kind="stable")[::-1]
-        return _image(history, order, 100.0, "weight in %", "cividis", lowest=0.0)
+        most = 100 * float(history.values.max())
+        return _image(history, order, 100.0, "weight in %", "cividis", (0.0, most), _write_weight)
     figure, axes = new()
     rounds = history.rounds
     shares = history.values
@@ -530,6 +761,12 @@ def weights(history: History) -> Figure:
         linewidth=0.3,
         edgecolor=PAPER,
     )
+    middles = (np.cumsum(shares, axis=0) - shares / 2) * 100
+    for client, middle, own in zip(history.clients, middles, shares, strict=True):
+        texts = []
+        for number, share in zip(rounds, own, strict=True):
+            texts.append(f"{client}, round {number}: {_write_weight(float(share))}")
+        figure.add_spots(axes, rounds, middle, texts)
     axes.set(xlim=(rounds[0], rounds[-1]), ylim=(0, 100))
     label(axes, "round", "weight in %")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -545,13 +782,18 @@ def weights(history: History) -> Figure:
     return figure
 
 
+def _write_weight(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
 def _image(
     history: History,
     order: np.ndarray,
     scale: float,
     title: str,
     colours: str,
-    lowest: float | None = None,
+    limits: tuple[float, float],
+    write: Callable[[float], str],
 ) -> Figure:
     """Draw the values of all clients as an image.
 
@@ -561,7 +803,8 @@ def _image(
         scale: Factor from a value to what is shown.
         title: The title of the colour bar.
         colours: The name of the colour map.
-        lowest: The value at the lower end of the colours; by default the smallest one.
+        limits: The values at the ends of the colours.
+        write: Returns a value as text.
     """
     count = len(order)
     figure, axes = new(float(np.clip(1.2 + 0.14 * count, 2.2, 4.6)))
@@ -573,8 +816,16 @@ def _image(
         cmap=colours,
         interpolation="nearest",
         extent=(first, last, count - 0.5, -0.5),
-        vmin=lowest,
+        vmin=limits[0],
+        vmax=limits[1],
     )
+    for row, source in enumerate(order):
+        values = history.values[source]
+        texts = []
+        for number, value in zip(history.rounds, values, strict=True):
+            texts.append(f"{history.clients[source]}, round {number}: {write(float(value))}")
+        known = np.where(np.isfinite(values), float(row), np.nan)
+        figure.add_spots(axes, history.rounds, known, texts)
     axes.grid(visible=False)
     y = f"{count:,} clients, sorted"
     if count <= NAMED_ROWS:

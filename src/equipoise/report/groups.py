@@ -92,19 +92,29 @@ def tables_of(result: RunResult) -> list[dict[str, Any]]:
     report = result.models[result.main_model].groups
     if report is None:
         return []
-    title = (
-        f"By site and group: in %, with exact 95 % intervals; sensitivity, specificity and "
-        f"selection rate at a score of {report.threshold} %"
+    text = (
+        f"In %, with exact 95 % intervals; sensitivity, specificity and selection rate at a score "
+        f"of {report.threshold} %"
     )
     return [
-        _table("; ".join([title, *report.notes]), *cell_rows(report)),
+        _table("By site and group", f"{'; '.join([text, *report.notes])}.", *cell_rows(report)),
         _table(
-            "Gaps between groups: the largest difference of two groups in percentage points, with "
-            "intervals of at least 95 %",
+            "Gaps between groups",
+            "The largest difference of two groups in percentage points, with intervals of at least "
+            "95 %.",
             *gap_rows(report),
         ),
     ]
 
 
-def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
-    return {"title": title, "header": header, "rows": rows, "clients_header": [], "clients": []}
+def _table(
+    title: str, text: str, header: Sequence[str], rows: Sequence[Sequence[str]]
+) -> dict[str, Any]:
+    return {
+        "title": title,
+        "text": text,
+        "header": header,
+        "rows": rows,
+        "clients_header": [],
+        "clients": [],
+    }

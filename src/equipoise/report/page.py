@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.measures import Measure
 from equipoise.comparison.table import Comparison, opened
-from equipoise.metrics import Metric
+from equipoise.metrics import SIGNIFICANT, Metric
+from equipoise.metrics.comparison import FEWEST_SEEDS
 from equipoise.report import clinical, drawing, groups, pictures
 from equipoise.report.cards import (
     Card,
@@ -34,13 +35,16 @@ from equipoise.report.parts import (
     metadata_of_several,
     metrics_of_one,
     metrics_of_several,
+    partition_name,
 )
-from equipoise.report.pictures import Picture
+from equipoise.report.pictures import Picture, figures_in_page
 from equipoise.report.render import Live, render
 from equipoise.report.tracks import scale_of
 from equipoise.report.verdict import best_methods
+from equipoise.report.wording import name_of, title_of, unit_of_changes
 from equipoise.runs import RunResult
 from equipoise.runs.baseline import ALONE
+from equipoise.runs.convergence import fall_after_peak
 from equipoise.runs.notes import notes
 from equipoise.storage.files import save_output
 from equipoise.storage.store import RunError
@@ -120,11 +124,25 @@ class _Content:
 
 def _content(comparison: Comparison, more: Mapping[str, Picture] | None = None) -> _Content:
     further = dict(more or {})
+    comparison = _single_run(comparison)
     if len(comparison.entries) > 1:
         return _Content(comparison, _figures_of_several(comparison) | further)
     entry = comparison.entries[0]
     found = cards(entry.run)
     return _Content(comparison, pictures.of_run(entry.label, entry.run, found) | further, found)
+
+
+def _single_run(comparison: Comparison) -> Comparison:
+    """Return the only federated run of a comparison, with training alone as its baseline.
+
+    The page of that run answers more: who gains, by how much, with which thresholds. A comparison
+    of several runs is returned as it is.
+    """
+    federated = [entry for entry in comparison.entries if not entry.run.is_standalone]
+    complete = not comparison.failures and not comparison.refusals
+    if len(federated) != 1 or federated[0].run.baseline is None or not complete:
+        return comparison
+    return replace(comparison, entries=federated)
 
 
 def _rendered(content: _Content, live: Live | None = None) -> str:
@@ -154,9 +172,13 @@ def _write(
 def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
     drawn: dict[str, Picture] = pictures.of_sweep(comparison)
     for number, partition in enumerate(comparison.partitions, start=1):
-        suffix = f"-{number}" if len(comparison.partitions) > 1 else ""
+        several = len(comparison.partitions) > 1
+        suffix = f"-{number}" if several else ""
         for name, picture in pictures.of_comparison(comparison, partition).items():
-            drawn[f"{name}{suffix}"] = picture
+            title = picture.title
+            if several:
+                title += f": {partition_name(partition)}"
+            drawn[f"{name}{suffix}"] = replace(picture, title=title)
         for method in comparison.methods:
             for entry in comparison.of_method(method, partition)[:1]:
                 for name, picture in pictures.of_method(entry.run).items():
@@ -182,6 +204,7 @@ def _page_of_one(content: _Content) -> dict[str, Any]:
             groups.finding(result),
             *(f"{note[0].upper()}{note[1:]}." for note in notes(result)),
             _best_round(result),
+            _advice(result),
             _unfinished(result),
             _no_baseline(result),
             _failed(content.comparison),
@@ -189,13 +212,14 @@ def _page_of_one(content: _Content) -> dict[str, Any]:
         "tiles": _tiles(result),
         "cards": listed,
         "scale": scale_of(content.cards, metric),
+        "weighted": any(card.weight is not None for card in listed),
         "total_rounds": result.last_round,
         "tables": [],
         "metrics": tables,
-        "pictures": _figures(content.drawn, list(content.drawn)),
+        "pictures": figures_in_page(content.drawn),
         "more": [],
         "notes": [],
-        "unit": metric.title,
+        "unit": title_of(metric),
         "metric": metric,
         "metadata": metadata_of_one(result),
         "configuration": [(str(result.folder), _yaml(result))],
@@ -209,8 +233,12 @@ def _tiles(result: RunResult) -> list[Tile]:
     numbers = scores.aggregates
     worst = "highest" if metric.lower_is_better else "lowest"
     tiles = [
-        (f"average {metric.name}", written(numbers["average"], metric), _alone(result, "average")),
-        (f"{worst} client", written(numbers["worst"], metric), _alone(result, "worst")),
+        (
+            f"average {name_of(metric)}",
+            written(numbers["average"], metric),
+            _alone(result, "average"),
+        ),
+        (f"{worst} of all clients", written(numbers["worst"], metric), _alone(result, "worst")),
         (
             "standard deviation over clients",
             points(numbers["std"], metric),
@@ -249,22 +277,23 @@ def _page_of_several(content: _Content) -> dict[str, Any]:
     more = []
     for method in comparison.methods:
         names = [name for name in content.drawn if _belongs_to(name, method, comparison.methods)]
-        more.append({"title": method, "pictures": _figures(content.drawn, names)})
+        more.append({"title": method, "pictures": figures_in_page(content.drawn, names)})
     shared = [name for name in content.drawn if not _is_of_one_method(name)]
     return {
-        "title": f"{len(comparison.methods)} methods on {first.data}",
+        "title": _title_of_several(comparison),
         "headline": best_methods(comparison),
         "remarks": [_failed(comparison)],
         "tiles": [],
         "cards": [],
         "scale": None,
+        "weighted": False,
         "total_rounds": 0,
         "tables": [_table(comparison, partition) for partition in comparison.partitions],
         "metrics": metrics,
-        "pictures": _figures(content.drawn, shared),
+        "pictures": figures_in_page(content.drawn, shared),
         "more": more,
-        "notes": formats.explanation(comparison),
-        "unit": metric.title,
+        "notes": _notes(comparison),
+        "unit": title_of(metric),
         "metric": metric,
         "metadata": metadata_of_several(comparison),
         "configuration": [
@@ -274,16 +303,43 @@ def _page_of_several(content: _Content) -> dict[str, Any]:
     }
 
 
+def _title_of_several(comparison: Comparison) -> str:
+    names = list(dict.fromkeys(entry.label for entry in comparison.entries))
+    alone = {entry.label for entry in comparison.entries if entry.run.is_standalone}
+    federated = [name for name in names if name not in alone]
+    methods = "1 method" if len(federated) == 1 else f"{len(federated)} methods"
+    if alone:
+        methods += " and training alone"
+    return f"{methods} on {comparison.entries[0].run.data}"
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """Return the notes on all tables and figures, each once."""
+    notes = formats.explanation(comparison)
+    if len(comparison.seeds) >= FEWEST_SEEDS:
+        notes.insert(
+            0,
+            f"bold: the best method, if it differs from every other one, p < {SIGNIFICANT} (paired "
+            "t test over seeds, Holm's correction)",
+        )
+    if any(entry.reference for entry in comparison.entries):
+        notes.append(formats.about_changes(comparison))
+    return list(dict.fromkeys(notes))
+
+
 def _table(comparison: Comparison, partition: str) -> dict[str, Any]:
     seed = comparison.seeds[0]
-    header, rows = formats.grid_of(comparison, partition, marked)
+    header, rows = formats.grid_of(comparison, partition, marked, only_significant=True)
     clients_header, clients = formats.clients_grid(comparison, partition, seed)
     caption = (
-        f"Change against training alone by client ({comparison.metric.of_changes}; seed {seed}), "
-        f"most harmed first; {formats.about_changes(comparison)}"
+        f"Change against training alone by client ({unit_of_changes(comparison.metric)}; seed "
+        f"{seed}), most harmed first"
     )
+    several = len(comparison.partitions) > 1
+    place = f" on {partition_name(partition)}" if several else ""
     return {
-        "partition": partition,
+        "title": f"Methods{place}",
+        "clients_title": f"Clients{place}",
         "header": header,
         "rows": rows,
         "clients_header": clients_header,
@@ -293,22 +349,13 @@ def _table(comparison: Comparison, partition: str) -> dict[str, Any]:
     }
 
 
-def _figures(drawn: Mapping[str, Picture], names: Sequence[str]) -> list[dict[str, str]]:
-    found = []
-    for name in names:
-        picture = drawn[name]
-        uri = drawing.data_uri(picture.draw)
-        found.append({"name": name, "title": picture.title, "text": picture.text, "uri": uri})
-    return found
-
-
 def _yaml(result: RunResult) -> str:
     return yaml.safe_dump(result.config, sort_keys=False)
 
 
 def _run_name(entry: Entry) -> str:
     partition, seed = entry.run.condition
-    return f"{entry.label}, {partition}, seed {seed}: {entry.run.folder}"
+    return f"{entry.label}, {partition_name(partition)}, seed {seed}: {entry.run.folder}"
 
 
 def _best_round(result: RunResult) -> str:
@@ -320,6 +367,21 @@ def _best_round(result: RunResult) -> str:
     return (
         f"The best average, {written(best[1], scores.metric)}, was that of round {best[0]}; it is "
         "known only by looking at test data."
+    )
+
+
+def _advice(result: RunResult) -> str:
+    """Return advice if the metric got worse on validation data after a peak; empty if not."""
+    assert result.details is not None
+    metric = result.main.metric
+    peak = fall_after_peak(result.details.validation, metric.lower_is_better)
+    if peak is None:
+        return ""
+    best_round, best, end = peak
+    return (
+        f"Fewer rounds may be better: on validation data the mean {name_of(metric)} was best "
+        f"around round {best_round} ({written(best, metric)}) and ended at {written(end, metric)}. "
+        f"Set rounds={best_round}, or stop early with equipoise.EarlyStopping."
     )
 
 
@@ -370,7 +432,7 @@ def _file_part(label: str) -> str:
 
 def _is_of_one_method(name: str) -> bool:
     return name.startswith(
-        ("heatmap-", "weights-", "contributions_", "roc", "calibration", "groups")
+        ("heatmap-", "weights-", "contributions_", "roc", "calibration", "groups", "survival")
     )
 
 

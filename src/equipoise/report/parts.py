@@ -12,19 +12,26 @@ from equipoise.comparison import formats
 from equipoise.comparison.measures import in_unit_of, measures
 from equipoise.comparison.table import Comparison
 from equipoise.report.cards import MOST_LISTED
+from equipoise.report.wording import name_of, title_of
 from equipoise.runs import MetricResult, RunResult
 
 Pairs = list[tuple[str, str]]  # name and value
 
 
+def partition_name(partition: str) -> str:
+    """Return a partition as a reader knows it.
+
+    >>> partition_name("natural"), partition_name("dirichlet:0.3")
+    ('one client per site', 'dirichlet:0.3')
+    """
+    name, comma, sweep = partition.partition(",")
+    return f"one client per site{comma}{sweep}" if name == "natural" else partition
+
+
 def marked(text: str, position: int | None) -> str:
-    """Return a cell as HTML: the best in bold, the second best underlined."""
+    """Return a cell as HTML: the best in bold."""
     escaped = Markup.escape(text)
-    if position == 1:
-        return Markup(f"<strong>{escaped}</strong>")
-    if position == 2:
-        return Markup(f"<u>{escaped}</u>")
-    return escaped
+    return Markup(f"<strong>{escaped}</strong>") if position == 1 else escaped
 
 
 def metrics_of_one(result: RunResult, listed: Sequence[str]) -> dict[str, Any]:
@@ -52,11 +59,12 @@ def metrics_of_one(result: RunResult, listed: Sequence[str]) -> dict[str, Any]:
         by_client.append(row)
     return {
         "title": "All metrics",
+        "text": "",
         "header": ["metric", *(titles[name].title for name in shown)],
         "rows": rows,
         "clients_header": [
             "client",
-            *(scores.metric.title for scores in result.metrics.values()),
+            *(title_of(scores.metric) for scores in result.metrics.values()),
         ],
         "clients": by_client,
     }
@@ -64,7 +72,7 @@ def metrics_of_one(result: RunResult, listed: Sequence[str]) -> dict[str, Any]:
 
 def _metric_row(scores: MetricResult, shown: Sequence[str]) -> list[str]:
     columns = measures(scores.metric)
-    row = [scores.metric.title]
+    row = [title_of(scores.metric)]
     for name in shown:
         value = scores.aggregates[name]
         row.append(formats.figure(value, columns[name], columns[name].signed))
@@ -77,7 +85,7 @@ def metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any]
     views = [comparison.with_metric(name) for name in comparison.metrics]
     header = ["method"]
     for view in views:
-        header += [f"{view.metric.title}: {view.measures[name].title}" for name in shown]
+        header += [f"{title_of(view.metric)}: {view.measures[name].title}" for name in shown]
     rows = []
     for method in comparison.methods:
         if comparison.row(partition, method, "average") is None:
@@ -86,8 +94,10 @@ def metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any]
         for view in views:
             cells += [_marked_cell(view, partition, method, name) for name in shown]
         rows.append(cells)
+    several = len(comparison.partitions) > 1
     return {
-        "title": f"All metrics on {partition}",
+        "title": f"All metrics on {partition_name(partition)}" if several else "All metrics",
+        "text": "",
         "header": header,
         "rows": rows,
         "clients_header": [],
@@ -96,8 +106,7 @@ def metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any]
 
 
 def _marked_cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
-    row = comparison.row(partition, method, name)
-    position = row["position"] if row else None
+    position = formats.position_of(comparison, partition, method, name, only_significant=True)
     return marked(formats.cell(comparison, partition, method, name), position)
 
 
@@ -110,7 +119,7 @@ def metadata_of_one(result: RunResult) -> Pairs:
         method += f" ({', '.join(parameters)})"
     return [
         ("method", method),
-        ("partition", config["data"]["partition"]),
+        ("partition", partition_name(result.partition)),
         ("seed", str(config["seed"])),
         *_size(result),
         *_validation_data(result),
@@ -130,10 +139,10 @@ def metadata_of_several(comparison: Comparison) -> Pairs:
     ranked_by = comparison.measures[comparison.measure].title
     return [
         ("methods", ", ".join(comparison.methods)),
-        ("partitions", ", ".join(comparison.partitions)),
+        ("partitions", ", ".join(map(partition_name, comparison.partitions))),
         ("seeds", ", ".join(map(str, comparison.seeds))),
         ("baseline of the tests", comparison.baseline),
-        ("ranked by", f"{ranked_by} of {comparison.metric.name}"),
+        ("ranked by", f"{ranked_by} {name_of(comparison.metric)}"),
         *_size(comparison.entries[0].run),
     ]
 

@@ -16,7 +16,11 @@ from equipoise.comparison.table import Comparison
 from equipoise.metrics import Metric, UndefinedMetric, collaborative_fairness
 from equipoise.report import clinical, figures, groups, survival
 from equipoise.report.cards import Card, points, written
+from equipoise.report.drawing import least_range
+from equipoise.report.embedding import embedded
+from equipoise.report.figures import ClientGain
 from equipoise.report.tracks import span_of
+from equipoise.report.wording import title_of
 from equipoise.runs import RunResult
 from equipoise.runs.curves import History
 
@@ -31,6 +35,23 @@ class Picture:
     title: str
     text: str
     draw: Callable[[], Figure]
+
+
+def figures_in_page(
+    pictures: Mapping[str, Picture], names: Sequence[str] | None = None
+) -> list[dict[str, str]]:
+    """Return figures as a template shows them: name, title, text and SVG.
+
+    Args:
+        pictures: Name -> figure.
+        names: The figures to show; by default all.
+    """
+    shown = []
+    for name in pictures if names is None else names:
+        picture = pictures[name]
+        svg = embedded(picture.draw, name)
+        shown.append({"name": name, "title": picture.title, "text": picture.text, "svg": svg})
+    return shown
 
 
 def of_run(label: str, result: RunResult, cards: Sequence[Card]) -> dict[str, Picture]:
@@ -48,7 +69,8 @@ def of_run(label: str, result: RunResult, cards: Sequence[Card]) -> dict[str, Pi
     pictures["curves"] = _learning(result)
     if len(result.clients) > 1:  # one client is even by itself
         pictures["plane"] = _plane(label, result)
-    return pictures | _clinical(result) | _survival(result) | _maps(result)
+    pictures |= _clinical(result) | _survival(result)
+    return pictures | _maps(result) | _contributions(result)
 
 
 def _gains(cards: Sequence[Card], metric: Metric) -> Picture:
@@ -105,7 +127,9 @@ def _plane(label: str, result: RunResult) -> Picture:
         marks["training alone"] = [_point(result.baseline)]
     history = _history(result)
     text = _describe_plane(marks, metric)
-    if len(history.rounds) > 1:
+    if len(history.rounds) > figures.MOST_WAY_POINTS:
+        text += " The line is the way there through some of the rounds; points are the others."
+    elif len(history.rounds) > 1:
         text += " The line is the way there, round by round."
     return Picture("Average and evenness", text, lambda: figures.plane(marks, metric, history))
 
@@ -131,14 +155,11 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
         if seeds:
             entries[method] = seeds
     pictures = {}
-    gains = _gains_by_method(entries)
+    gains = _gains_by_method(entries, len(comparison.seeds) > 1)
     if gains:
-        losses = " ".join(
-            f"{name}: {(values < 0).sum()} of {len(values)} lose." for name, values in gains.items()
-        )
         pictures["gains"] = Picture(
             "Who gains, who loses",
-            f"One point per client and seed. {losses}",
+            _describe_gains(gains, len(comparison.seeds) > 1),
             lambda: figures.gains_by_method(gains, metric),
         )
     pictures["curves"] = _learning_by_method(entries, metric, len(comparison.seeds) > 1)
@@ -160,7 +181,7 @@ def of_sweep(comparison: Comparison) -> dict[str, Picture]:
     for condition in comparison.partitions:
         for method in comparison.methods:
             for entry in comparison.of_method(method, condition)[:1]:
-                partition = str(entry.run.config["data"]["partition"])
+                partition = entry.run.partition
                 point = _sweep_point(comparison, condition, entry)
                 lines.setdefault(partition, {}).setdefault(method, []).append(point)
     pictures = {}
@@ -187,22 +208,34 @@ def _sweep_picture(
         first = f"{written(line[0][1], metric)} at {line[0][0]}"
         last = f"{written(line[-1][1], metric)} at {line[-1][0]}"
         parts.append(f"{method}: from {first} to {last}.")
-    title = f"mean {metric.title}"
+    title = f"mean {title_of(metric)}"
+    means = [point[1] * metric.scale for line in lines.values() for point in line]
+    least = least_range(metric, means)
     return Picture(
-        f"By {key}", " ".join(parts), lambda: figures.sweep(lines, key, title, metric.scale)
+        f"By {key}", " ".join(parts), lambda: figures.sweep(lines, key, title, metric.scale, least)
     )
 
 
-def _gains_by_method(entries: Mapping[str, Sequence[Entry]]) -> dict[str, np.ndarray]:
+def _gains_by_method(
+    entries: Mapping[str, Sequence[Entry]], several_seeds: bool
+) -> dict[str, list[ClientGain]]:
     """Return method -> gains of all clients and seeds; a diverged model has none."""
-    found = {}
+    found: dict[str, list[ClientGain]] = {}
     for method, seeds in entries.items():
-        gains: list[float] = []
         for entry in seeds:
-            gains += sorted(gain for gain in entry.gains().values() if np.isfinite(gain))
-        if gains:
-            found[method] = np.array(gains)
+            run = f"seed {entry.run.condition[1]}" if several_seeds else ""
+            for client, gain in entry.gains().items():
+                if np.isfinite(gain):
+                    found.setdefault(method, []).append(ClientGain(client, gain, run))
     return found
+
+
+def _describe_gains(gains: figures.Gains, several_seeds: bool) -> str:
+    parts = ["One point per client and seed." if several_seeds else "One point per client."]
+    for method, own in gains.items():
+        losers = sum(gain.gain < 0 for gain in own)
+        parts.append(f"{method}: {losers} of {len(own)} lose.")
+    return " ".join(parts)
 
 
 def _learning_by_method(
@@ -224,7 +257,7 @@ def _learning_by_method(
 
 def of_method(result: RunResult) -> dict[str, Picture]:
     """Return the heat map, weights and contributions of one run, for a page about several."""
-    return _maps(result) | _contributions(result) | _clinical(result)
+    return _maps(result) | _contributions(result) | _clinical(result) | _survival(result)
 
 
 def _contributions(result: RunResult) -> dict[str, Picture]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from equipoise.comparison.measures import Measure
 from equipoise.metrics.registry import Metric
 from equipoise.report import drawing, figures
-from equipoise.report.pictures import Picture
+from equipoise.report.pictures import Picture, figures_in_page
 from equipoise.report.render import render
+from equipoise.report.wording import title_of
 from equipoise.runs.curves import History
 from equipoise.storage.files import save_output
 from equipoise.storage.store import RunError
@@ -93,15 +96,24 @@ def html_of(table: StudyTable, drawn: Mapping[str, Picture]) -> str:
         title=table.study.file.title,
         headline=headline(counts),
         remarks=[page.describe_runs(table), page.describe_environment(table)],
-        claims=page.claims_grid(table) if table.verdicts else None,
+        claims=_claims_in_page(table) if table.verdicts else None,
         claims_text=page.CLAIMS_TEXT,
         tables=page.condition_grids(table),
         tables_text=page.CELLS_TEXT,
-        pictures=[_embedded(name, picture) for name, picture in drawn.items()],
+        pictures=figures_in_page(drawn),
         notes=[] if source is None else source.notes,
         changed=[] if source is None else source.changed,
         command=command_of(table),
     )
+
+
+def _claims_in_page(table: StudyTable) -> page.Grid:
+    """Return the verdicts with each claim set as code."""
+    grid = page.claims_grid(table)
+    rows = []
+    for claim, *cells in grid.rows:
+        rows.append([Markup("<code>{}</code>").format(claim.strip("`")), *cells])
+    return replace(grid, rows=rows)
 
 
 def headline(counts: Mapping[str, int]) -> str:
@@ -135,11 +147,6 @@ def command_of(table: StudyTable) -> str:
     """Return the command that runs what is missing."""
     scale = "" if table.scale == PAPER else f" --scale {table.scale}"
     return f"equipoise study {table.study.path}{scale}"
-
-
-def _embedded(name: str, picture: Picture) -> dict[str, str]:
-    uri = drawing.data_uri(picture.draw)
-    return {"name": name, "title": picture.title, "text": picture.text, "uri": uri}
 
 
 def pictures_of(table: StudyTable) -> dict[str, Picture]:
@@ -183,7 +190,7 @@ def _axis(name: str, measure: Measure, metric: Metric) -> str:
     """Return the title of an axis: the measure with the unit of its metric."""
     if measure.scale == 1.0 and metric.scale != 1.0:
         return measure.title
-    return f"{name.replace('_', ' ')} of {metric.title}"
+    return f"{name.replace('_', ' ')} of {title_of(metric)}"
 
 
 def _bars(table: StudyTable, metric: Metric, entry: FigureEntry) -> dict[str, Picture]:
@@ -238,7 +245,7 @@ def _curve_picture(
 ) -> Picture:
     return Picture(
         _titled(entry, f"learning curves at {condition}"),
-        f"Mean {metric.title} over clients by round at {condition}; bands span the seeds.",
+        f"Mean {title_of(metric)} over clients by round at {condition}; bands span the seeds.",
         lambda: figures.learning_by_method(histories, metric),
     )
 
@@ -270,8 +277,8 @@ def _client_picture(
 ) -> Picture:
     return Picture(
         _titled(entry, f"clients at {condition}"),
-        f"{metric.title} of every client and seed at {condition}.",
-        lambda: figures.values_of_clients(values, metric.title),
+        f"{title_of(metric)} of every client and seed at {condition}.",
+        lambda: figures.values_of_clients(values, title_of(metric)),
     )
 
 
@@ -289,7 +296,7 @@ def _groups(table: StudyTable, metric: Metric, entry: FigureEntry) -> dict[str, 
             pictures[f"groups-{number}"] = _sweep_picture(
                 lines,
                 "domain",
-                metric.title,
+                title_of(metric),
                 metric.scale,
                 _titled(entry, f"by domain at {condition}"),
             )

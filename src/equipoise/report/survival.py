@@ -75,29 +75,30 @@ def draw(tables: Mapping[str, Counts], horizon: float) -> Figure:
         panels = {"all sites": life_tables.pooled(list(tables.values())), **panels}
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    figure, _ = drawing.new()
-    figure.clear()
-    figure.set_size_inches(2.6 * columns, 2.2 * rows)
+    figure = drawing.Chart(figsize=(2.6 * columns, 2.2 * rows), layout="constrained")
     first: Axes | None = None
     for position, (site, table) in enumerate(panels.items()):
         axes = figure.add_subplot(rows, columns, position + 1, sharex=first, sharey=first)
         first = first or axes
-        _draw_panel(axes, table, horizon)
+        _draw_panel(figure, axes, site, table, horizon)
         axes.set_title(drawing.short(site), fontsize=9)
         if position % columns == 0:
             axes.set_ylabel("survival in %")
         if position >= len(panels) - columns:
             axes.set_xlabel("time")
     assert first is not None
-    first.legend(loc="lower left", fontsize=7)
+    first.legend(loc="lower left", fontsize=7).set_gid(drawing.STATIC_LEGEND)
     return figure
 
 
-def _draw_panel(axes: Axes, table: Counts, horizon: float) -> None:
+def _draw_panel(
+    figure: drawing.Chart, axes: Axes, site: str, table: Counts, horizon: float
+) -> None:
     for number, name in enumerate(GROUPS):
         times, values = life_tables.survival(table[number])
-        axes.step(
-            np.asarray(times) * horizon,
+        x = np.asarray(times) * horizon
+        (line,) = axes.step(
+            x,
             100 * values,
             STYLES[number],
             where="post",
@@ -105,4 +106,10 @@ def _draw_panel(axes: Axes, table: Counts, horizon: float) -> None:
             linewidth=1.4,
             label=name,
         )
+        figure.add_series(name, COLOURS[number], line)
+        texts = [
+            f"{site}, {name}: {100 * value:.0f} % at {time:.4g}"
+            for time, value in zip(x, values, strict=True)
+        ]
+        figure.add_spots(axes, x, 100 * values, texts, name)
     axes.set_ylim(-2, 102)

@@ -6,8 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from equipoise.metrics import Metric
 from equipoise.report.cards import Card
+from equipoise.report.drawing import least_range
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,9 @@ def scale_of(cards: Sequence[Card], metric: Metric) -> Scale | None:
         return None
     low = min(ends)
     high = max(ends)
+    missing = least_range(metric, np.array(ends) * metric.scale) / metric.scale - (high - low)
+    if missing > 0:
+        low, high = low - missing / 2, high + missing / 2
 
     def position(value: float) -> float:
         return 100 * (value - low) / (high - low) if high > low else 50.0

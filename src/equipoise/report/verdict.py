@@ -9,13 +9,14 @@ from typing import Any
 from equipoise.comparison.formats import figure
 from equipoise.comparison.measures import Measure
 from equipoise.comparison.table import Comparison
+from equipoise.report.parts import partition_name
 
 NAMED = 3  # methods that a sentence names
 Row = dict[str, Any]
 
 
 def best_methods(comparison: Comparison) -> str:
-    """Return for every partition which method is best and which harms the fewest clients.
+    """Return for every partition, in a line, which method is best and which harms the fewest.
 
     Where intervals overlap, the sentence says that this is undecided.
     """
@@ -29,17 +30,22 @@ def best_methods(comparison: Comparison) -> str:
         if not sentences:
             continue
         text = " ".join(sentences)
-        parts.append(f"On {partition}: {text}" if len(comparison.partitions) > 1 else text)
-    return " ".join(parts)
+        several = len(comparison.partitions) > 1
+        parts.append(f"On {partition_name(partition)}: {text}" if several else text)
+    return "\n".join(parts)
 
 
 def _sentence(comparison: Comparison, partition: str, name: str) -> str:
     measure = comparison.measures[name]
-    rows = _ranked_rows(comparison, partition, name)
-    if len(rows) < (1 if measure.against_alone else 2):
+    rows, alone = _ranked_rows(comparison, partition, name)
+    if not rows or (len(rows) == 1 and not measure.against_alone and alone is None):
         return ""
+    if len(rows) == 1:
+        return _single_method(comparison, name, rows[0], alone)
     best = [row for row in rows if row["value"] == rows[0]["value"]]
     claim = f"{_listed([row['method'] for row in best])} {_claim(name, measure, best)}"
+    if alone is not None:
+        claim += f", {_against_alone(measure, rows[0], alone)}"
     if max(row["seeds"] for row in rows) == 1:
         return f"{claim} in this one run{'' if len(rows) == 1 else ' per method'}."
     if name == "harmed" and rows[0]["value"] == 0:
@@ -48,19 +54,66 @@ def _sentence(comparison: Comparison, partition: str, name: str) -> str:
     if not rivals:
         return f"{claim}, over {rows[0]['seeds']} seeds."
     reason = _doubt(comparison, measure, [rows[0], *rivals])
+    if alone is not None:
+        reason += _all_against_alone(measure, rows, alone)
     return f"{_question(name, measure)} is undecided: {reason}."
 
 
-def _ranked_rows(comparison: Comparison, partition: str, name: str) -> list[Row]:
-    """Return the rows of a measure that have a value, the best first."""
+def _single_method(comparison: Comparison, name: str, row: Row, alone: Row | None) -> str:
+    """Return what the only federated method reaches, and what clients reach alone."""
     measure = comparison.measures[name]
+    value = _value(row["value"], measure)
+    seeds = "in this one run" if row["seeds"] == 1 else f"over {row['seeds']} seeds"
+    if name == "harmed":
+        share = "nobody" if not row["value"] else f"{value} of the clients"
+        return f"{row['method']} harmed {share} {seeds}."
+    text = f"{row['method']} has {value} as {measure.title}"
+    if alone is not None:
+        text += f", {_against_alone(measure, row, alone)}"
+    return f"{text}, {seeds}."
+
+
+def _against_alone(measure: Measure, row: Row, alone: Row) -> str:
+    """Return how a method compares with training alone, no stronger than the intervals permit."""
+    value = f"training alone ({_value(alone['value'], measure)})"
+    if row["value"] == alone["value"]:
+        return f"equal to {value}"
+    is_better = (row["value"] < alone["value"]) == bool(measure.lower)
+    if row["seeds"] > 1 and not _apart(row, alone):
+        return f"not clearly different from {value}"
+    return f"better than {value}" if is_better else f"worse than {value}"
+
+
+def _all_against_alone(measure: Measure, rows: Sequence[Row], alone: Row) -> str:
+    """Return how all methods compare with training alone; empty if they do not agree."""
+    relations = {_against_alone(measure, row, alone) for row in rows}
+    if len(relations) != 1:
+        return ""
+    number = "both" if len(rows) == 2 else "all"
+    return f"; {number} are {relations.pop()}"
+
+
+def _value(value: float, measure: Measure) -> str:
+    unit = " %" if measure.scale == 100 else ""
+    return f"{figure(value, measure, measure.signed)}{unit}"
+
+
+def _ranked_rows(comparison: Comparison, partition: str, name: str) -> tuple[list[Row], Row | None]:
+    """Return the rows of federated methods that have a value, the best first, and that of alone."""
+    measure = comparison.measures[name]
+    labels_alone = {entry.label for entry in comparison.entries if entry.run.is_standalone}
     rows = []
+    alone = None
     for row in comparison.own_rows:
         is_selected = row["partition"] == partition and row["measure"] == name
-        if is_selected and not math.isnan(row["value"]):
+        if not is_selected or math.isnan(row["value"]):
+            continue
+        if row["method"] in labels_alone:
+            alone = row
+        else:
             rows.append(row)
     sign = 1 if measure.lower else -1
-    return sorted(rows, key=lambda row: sign * row["value"])
+    return sorted(rows, key=lambda row: sign * row["value"]), alone
 
 
 def _question(name: str, measure: Measure) -> str:
@@ -94,8 +147,7 @@ def _claim(name: str, measure: Measure, best: Sequence[Row]) -> str:
             return "harmed nobody"
         return f"harmed the fewest clients ({figure(value, measure)} %)"
     verb = "have" if len(best) > 1 else "has"
-    unit = " %" if measure.scale == 100 else ""
-    return f"{verb} the best {measure.title} ({figure(value, measure, measure.signed)}{unit})"
+    return f"{verb} the best {measure.title} ({_value(value, measure)})"
 
 
 def _listed(names: Sequence[str]) -> str:

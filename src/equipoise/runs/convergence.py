@@ -1,4 +1,4 @@
-"""Convergence of a run: a mean that still improves at the end says that more rounds would help."""
+"""Convergence of a run: whether more rounds, or fewer, would help."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from equipoise.runs.curves import Curve
 FEWEST = 8  # measured rounds that a statement needs
 NOTEWORTHY = 0.005  # a smaller rise, as a share of the level, does not count
 MOST_POINTS = 200  # longer curves are averaged in blocks
+NOTEWORTHY_FALL = 0.01  # a smaller fall after the peak, as a share of its level, does not count
+NOISE = 3.0  # a fall counts if it is so many times the noise of the smoothed curve
 
 
 def still_rising(curve: Curve, lower_is_better: bool = False) -> tuple[int, float] | None:
@@ -77,3 +79,41 @@ def not_converged(curve: Curve, metric: Metric) -> str:
         f"not converged: mean {metric.name} still got better by {amount} in rounds {start} to "
         f"{last}; more rounds would give other numbers"
     )
+
+
+def fall_after_peak(curve: Curve, lower_is_better: bool = False) -> tuple[int, float, float] | None:
+    """Return where the mean was best, if it got worse from there to the end.
+
+    The curve is smoothed by means of neighbouring rounds, a tenth of all. The fall counts if it is
+    more than 1 % of the level and more than three times the noise that is left after smoothing.
+
+    Args:
+        curve: The mean by round, on validation data.
+        lower_is_better: True for errors and losses.
+
+    Returns:
+        The best round, the smoothed mean there and at the end; None without such a fall.
+
+    >>> steps = tuple(range(1, 21))
+    >>> peak = fall_after_peak(Curve(steps, tuple(0.8 - 0.002 * (n - 8) ** 2 for n in steps)))
+    >>> peak[0], round(peak[1], 2), round(peak[2], 2)
+    (8, 0.8, 0.54)
+    >>> fall_after_peak(Curve(steps, tuple(0.02 * n for n in steps)))
+    """
+    training = curve.training()
+    means = np.array(training.means) * (-1 if lower_is_better else 1)
+    if len(means) < FEWEST or not np.isfinite(means).all():
+        return None
+    width = 1 + 2 * (len(means) // 20)  # odd, so that a window has a middle
+    half = width // 2
+    padded = np.pad(means, half, mode="edge")
+    smooth = np.convolve(padded, np.full(width, 1 / width), mode="valid")
+    best = int(smooth.argmax())
+    end = float(means[-width:].mean())
+    fall = float(smooth[best]) - end
+    noise = float(np.std(np.diff(means))) / math.sqrt(2 * width)
+    level = abs(float(smooth[best]))
+    if best == len(means) - 1 or fall <= max(NOISE * noise, NOTEWORTHY_FALL * level):
+        return None
+    sign = -1 if lower_is_better else 1
+    return training.rounds[best], sign * float(smooth[best]), sign * end

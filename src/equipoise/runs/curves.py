@@ -143,15 +143,27 @@ def read_curve(
         final: The values of the clients at the end (`Run.final`).
         end: The point at which they are shown.
     """
-    by_round: dict[int, list[float]] = {}
-    for number, value in _received(run, ("round", "value"), metric, model):
-        by_round.setdefault(number, []).append(math.nan if value is None else value)
+    by_round = _by_round(_received(run, ("round", "value"), metric, model))
     final_phase = False
     if end is not None and final:
         by_round[end.round] = list(final.values())
         final_phase = end.final_phase
     means = tuple(float(np.mean(values)) for values in by_round.values())
     return Curve(tuple(by_round), means, final_phase)
+
+
+def read_validation_curve(run: Run, metric: str, model: str) -> Curve:
+    """Return the mean over clients on validation data; empty if it was not measured.
+
+    Args:
+        run: An open run.
+        metric: The name of the metric.
+        model: The name of the served model.
+    """
+    selection = {"metric": metric, "model": model, "split": "validation"}
+    by_round = _by_round(run.columns("round", "value", phase="received", **selection))
+    means = tuple(float(np.mean(values)) for values in by_round.values())
+    return Curve(tuple(by_round), means)
 
 
 def read_history(
@@ -184,6 +196,14 @@ def average(curves: Sequence[Curve]) -> Curve:
 def _received(run: Run, columns: Sequence[str], metric: str, model: str) -> list[tuple[Any, ...]]:
     selection = {"metric": metric, "model": model, "split": run.main_split}
     return run.columns(*columns, phase="received", **selection)
+
+
+def _by_round(rows: Sequence[tuple[Any, ...]]) -> dict[int, list[float]]:
+    """Return round -> values, NaN for a diverged model."""
+    by_round: dict[int, list[float]] = {}
+    for number, value in rows:
+        by_round.setdefault(number, []).append(math.nan if value is None else value)
+    return by_round
 
 
 def _none_if_nan(value: float) -> float | None:

@@ -31,6 +31,7 @@ from equipoise.runs.curves import (
     end_point,
     read_curve,
     read_history,
+    read_validation_curve,
     read_weights,
 )
 from equipoise.runs.digests import result_digest
@@ -143,6 +144,7 @@ class RunDetails:
         histograms: Served model -> client -> histogram of scores.
         clinical: Served model -> client -> measure -> value, also where classes are equal.
         life_tables: Served model -> client -> life table of two risk groups, in survival analysis.
+        validation: The mean of the main metric on validation data by round, if it was measured.
     """
 
     history: History
@@ -153,6 +155,7 @@ class RunDetails:
     histograms: Mapping[str, Mapping[str, Counts]]
     clinical: Mapping[str, ByClient]
     life_tables: Mapping[str, Mapping[str, Counts]] = field(default_factory=dict)
+    validation: Curve = field(default_factory=Curve)
 
 
 @dataclass(frozen=True)
@@ -236,9 +239,19 @@ class RunResult:
         return bool(self.config["method"]["name"] == ALONE)
 
     @property
+    def partition(self) -> str:
+        """The partition by its name; "auto" is replaced by what it stood for."""
+        partition = str(self.config["data"]["partition"])
+        if partition != "auto":
+            return partition
+        # Clients of a partition are numbered, sites have names.
+        numbers = [str(number) for number in range(len(self.clients))]
+        return "iid" if list(self.clients) == numbers else "natural"
+
+    @property
     def condition(self) -> tuple[str, int]:
         """Partition (with the value of a sweep) and seed; runs of one condition are comparable."""
-        partition = condition_name(str(self.config["data"]["partition"]), self.varied.items())
+        partition = condition_name(self.partition, self.varied.items())
         return partition, int(self.config["seed"])
 
     @property
@@ -352,6 +365,20 @@ def read_result(
         baseline = read_result(baseline, details=details, main_metric=main_metric)
     with run.one_moment():
         return _Reader(run, main_metric, main_model).result(details).against(baseline)
+
+
+def read_main(run: Run) -> MetricResult:
+    """Read the main metric of the main model only, which is faster than the whole result.
+
+    Args:
+        run: An open run.
+
+    Raises:
+        RunError: The run is damaged.
+    """
+    with run.one_moment():
+        reader = _Reader(run, run.main_metric)
+        return reader.metric(reader.main_metric, reader.main_model)
 
 
 def condition_name(partition: str, varied: Iterable[tuple[str, Any]] = ()) -> str:
@@ -473,7 +500,7 @@ class _Reader:
         metrics = {}
         own = [metric for model, metric in measured if model == name]
         for metric in own:
-            metrics[metric] = self._metric(metric, name)
+            metrics[metric] = self.metric(metric, name)
         groups = self._groups(name)
         if not clinical.unequal(histograms):
             return ModelResult(name, metrics, groups=groups)
@@ -494,7 +521,8 @@ class _Reader:
             tables, self.run.clients, threshold, evaluation.get("group_minimum", 10)
         )
 
-    def _metric(self, name: str, model: str) -> MetricResult:
+    def metric(self, name: str, model: str) -> MetricResult:
+        """Return one metric of one served model."""
         final = self.run.final(name, model)
         return MetricResult(
             metric=find(name, self.run.task),
@@ -639,6 +667,7 @@ class _Reader:
             histograms=histograms,
             clinical=values,
             life_tables={name: run.life_tables(name) for name in models},
+            validation=read_validation_curve(run, self.main_metric, self.main_model),
         )
 
     def _mean_weights(self) -> dict[str, float]:

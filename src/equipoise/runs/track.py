@@ -1,4 +1,4 @@
-"""Experiment trackers: callbacks that send the numbers of a run to MLflow or TensorBoard.
+"""Experiment trackers: callbacks that send the numbers of a run to MLflow, TensorBoard or W&B.
 
 Every measurement is sent under model/split/metric/client at the step of its round, with the mean
 over clients; aggregation weights under weight/client. The main metric of the main model
@@ -8,6 +8,7 @@ is also sent under main/mean and main/worst, so that runs of any method can be c
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ def tracker(kind: str, experiment: Experiment) -> Callback:
     """Return the callback that sends a run to a tracker.
 
     Args:
-        kind: ``mlflow`` or ``tensorboard``.
+        kind: ``mlflow``, ``tensorboard`` or ``wandb``.
         experiment: The experiment whose settings are sent along.
 
     Raises:
@@ -138,6 +139,47 @@ class MLflow(_Tracker):
         self.client.set_terminated(self.run_id, status)
 
 
+class WeightsAndBiases(_Tracker):
+    """Creates one run of Weights & Biases in the project ``equipoise``.
+
+    Its files go to the folder ``wandb`` of the run, unless WANDB_DIR names another. WANDB_MODE,
+    WANDB_PROJECT and the other variables of Weights & Biases work as usual.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__(experiment)
+        try:
+            import wandb
+        except ImportError:
+            raise _missing("wandb") from None
+        self.wandb = wandb
+        self.run: Any = None
+
+    def on_start(self, start: RunStart) -> None:
+        """Create the run and send the settings."""
+        try:
+            self.run = self.wandb.init(
+                project=os.environ.get("WANDB_PROJECT", "equipoise"),
+                group=self.experiment.data.name,
+                name=start.folder.name,
+                dir=os.environ.get("WANDB_DIR", str(start.folder)),
+                config=parameters(self.experiment),
+            )
+        except self.wandb.Error as error:
+            raise ConfigurationError(
+                f"--track wandb: {error}; log in with `wandb login`, or set WANDB_MODE=offline"
+            ) from error
+
+    def send(self, step: int, values: Mapping[str, float]) -> None:
+        """Send numbers of a step."""
+        self.run.log(dict(values), step=step)
+
+    def on_end(self, folder: Path, error: BaseException | None) -> None:
+        """Mark the run as finished or failed."""
+        if self.run is not None:  # None if it could not be created
+            self.run.finish(exit_code=0 if error is None else 1)
+
+
 def numbers(record: RoundRecord, main: str | None = None) -> dict[str, float]:
     """Return the numbers of a round by name.
 
@@ -201,4 +243,5 @@ def _missing(name: str) -> ConfigurationError:
 _TRACKERS: dict[str, Callable[[Experiment], Callback]] = {
     "mlflow": MLflow,
     "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
 }

@@ -171,6 +171,11 @@ def perform_message(
     return (bodies or Bodies()).message(entries)
 
 
+def mark_of(request: Request) -> list[Any]:
+    """Return by what an answer shows which request it answers; an old one does not count."""
+    return [request.round, request.attempt, request.exchange, request.step]
+
+
 def packed(entries: Mapping[str, Any]) -> bytes:
     """Return entries, which are plain already, as the bytes of a record."""
     return b"".join(pack(Record._trusted(dict(entries))))

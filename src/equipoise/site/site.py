@@ -29,7 +29,7 @@ from equipoise.site.checks import (
 )
 from equipoise.site.child import ChildRuntime
 from equipoise.site.log import Log
-from equipoise.site.messages import DISK_FULL, RAISED, REFUSED, packed, unpacked
+from equipoise.site.messages import DISK_FULL, RAISED, REFUSED, mark_of, packed, unpacked
 from equipoise.site.runtime import Result, Runtime
 from equipoise.site.settings import SiteSettings
 from equipoise.validation.names import checked_file_name
@@ -272,7 +272,11 @@ class Site:
         with self._turn():
             self._check_still_open(open_run)
             open_run.take_note(request)
-            return self.runtime.perform(request, seconds)
+            result = self.runtime.perform(request, seconds)
+        if result.code:
+            return result
+        entries = Record._trusted({**result.entries, "answers": mark_of(request)})
+        return replace(result, entries=entries)
 
 
 def _check_same_experiment(folder: Path, digest: str) -> None:

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from equipoise.validation.regular_files import special_kind
@@ -35,13 +36,15 @@ _NAME = re.compile(
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _READING |= getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
 _SUBFOLDER = re.compile(r"[0-9a-f]{2}")
+MOST_LISTED = 512  # entries of a folder of files that are listed
 # Names under which files are written first: safetensors' own, and ours.
 _HALF_WRITTEN = re.compile(
     r"\.tmp[0-9A-Za-z]{6}|client-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+\.safetensors\.[0-9]+\.part"
 )
 # Names that a run writes into its folder; SQLite adds -wal, -shm and -journal to its own.
 _WRITTEN = re.compile(
-    rf"{re.escape(DATABASE)}.*|{re.escape(LOCK)}|{re.escape(CONFIGURATION)}|{FILES}|tensorboard"
+    rf"{re.escape(DATABASE)}.*|{re.escape(LOCK)}|{re.escape(CONFIGURATION)}|{FILES}"
+    r"|tensorboard|wandb"
 )
 
 
@@ -128,10 +131,8 @@ def check_entries(folder: Path, writing: bool = False) -> None:
     """
     if not folder.is_dir():
         return
-    # Files are looked up by name, since files/ may hold very many.
-    inside = [folder / FILES / f"{number:02x}" for number in range(256)]
     written = [path for path in sorted(folder.iterdir()) if _WRITTEN.fullmatch(path.name)]
-    for path in written + inside:
+    for path in written + _subfolders(folder / FILES):
         # Readers write to the shared memory of a database, too: SQLite empties it on opening.
         _check_entry(path, writing or path.name in (f"{DATABASE}-wal", f"{DATABASE}-shm"))
     journal = folder / f"{DATABASE}-journal"
@@ -142,6 +143,23 @@ def check_entries(folder: Path, writing: bool = False) -> None:
             f"{journal} is a rollback journal, which no run of Equipoise leaves behind; "
             "it can make SQLite delete files elsewhere, so the run is not opened: remove it"
         )
+
+
+def _subfolders(files: Path) -> list[Path]:
+    """Return the entries of a folder of files that have the name of a sub-folder.
+
+    A folder with very many files is not listed: its sub-folders are looked up by name. That is the
+    slower way for the hundreds of small runs of a gallery.
+    """
+    try:
+        with os.scandir(files) as entries:
+            names = [entry.name for entry in islice(entries, MOST_LISTED + 1)]
+    except OSError:
+        return []
+    if len(names) <= MOST_LISTED:
+        return sorted(files / name for name in names if _SUBFOLDER.fullmatch(name))
+    paths = [os.path.join(files, f"{number:02x}") for number in range(256)]
+    return [Path(path) for path in paths if os.path.lexists(path)]
 
 
 def _check_entry(path: Path, single: bool) -> None:

@@ -52,11 +52,11 @@ class FigureEntry(BaseModel):
         "row; groups: a measure by domain; sweep: a measure by a parameter of the method; "
         "contributions: of clients, against what they reach alone"
     )
-    measure: str = Field("", description="default: the first one of the study")
+    measure: str = Field(default="", description="default: the first one of the study")
     rows: list[str] = Field(default_factory=list, description="default: all")
     conditions: list[str] = Field(default_factory=list, description="default: all")
-    parameter: str = Field("", description="of the method, on the axis of a sweep")
-    title: str = Field("", description="such as `Figure 5`")
+    parameter: str = Field(default="", description="of the method, on the axis of a sweep")
+    title: str = Field(default="", description="such as `Figure 5`")
 
 
 class ClaimEntry(BaseModel):
@@ -65,7 +65,7 @@ class ClaimEntry(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     claim: str
-    says: str = Field("", description="the paper's own words, shortened, with its section")
+    says: str = Field(default="", description="the paper's own words, shortened, with its section")
 
 
 class Scale(BaseModel):
@@ -74,8 +74,8 @@ class Scale(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     core_hours: float = Field(gt=0, description="expected cost of all runs")
-    seeds: list[int] | None = Field(None, description="in place of the study's")
-    conditions: list[str] | None = Field(None, description="a part of the study's")
+    seeds: list[int] | None = Field(default=None, description="in place of the study's")
+    conditions: list[str] | None = Field(default=None, description="a part of the study's")
     seeds_at: dict[str, list[int]] = Field(
         default_factory=dict, description="condition -> seeds, where they differ"
     )
@@ -105,21 +105,21 @@ class StudyFile(BaseModel):
     )
     seeds: list[int] = Field(min_length=1)
     measures: list[str] = Field(min_length=1, description="columns, such as average, worst, cf")
-    baselines: str = Field("standalone", pattern="^(standalone|none)$")
+    baselines: str = Field(default="standalone", pattern="^(standalone|none)$")
     target: Any = Field(
-        None,
+        default=None,
         description="a mean over clients for rounds_to_target and speed_up, the best mean of a "
         "row such as `fedavg.best`, or condition -> one of these",
     )
     speed_up_over: str | None = Field(
-        None, description="the row that speed-ups are counted against; default: fedavg"
+        default=None, description="the row that speed-ups are counted against; default: fedavg"
     )
     printed: dict[str, dict[str, dict[str, Any]]] = Field(
         default_factory=dict,
         description="condition -> measure -> row -> number, or [mean, deviation], as printed",
     )
     printed_as: Literal["percent", "fraction"] = Field(
-        "percent", description="unit in which the paper prints shares such as accuracies"
+        default="percent", description="unit in which the paper prints shares such as accuracies"
     )
     claims: list[ClaimEntry | str] = Field(default_factory=list)
     figures: list[FigureEntry] = Field(

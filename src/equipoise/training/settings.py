@@ -27,34 +27,40 @@ class Training(Settings):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = Field(0.1, gt=0, description="learning rate of round 1")
-    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate per round")
-    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
-    nesterov: bool = False
-    betas: tuple[float, float] = Field((0.9, 0.999), description="of adam and adamw")
-    eps: float = Field(1e-8, gt=0, description="of adam and adamw")
-    weight_decay: float = Field(0.0, ge=0)
-    batch: int = Field(32, ge=1)
-    epochs: int = Field(1, ge=1)
-    steps: int | None = Field(None, ge=1, description="a number of steps in place of epochs")
-    clip: float | None = Field(None, gt=0, description="largest norm of a gradient")
+    optimiser: Literal["sgd", "adam", "adamw"] = Field(
+        default="sgd", description="optimiser of local training"
+    )
+    lr: float = Field(default=0.1, gt=0, description="learning rate of round 1")
+    lr_decay: float = Field(
+        default=1.0, gt=0, le=1, description="factor on the learning rate per round"
+    )
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="of sgd")
+    nesterov: bool = Field(default=False, description="Nesterov momentum, of sgd")
+    betas: tuple[float, float] = Field(default=(0.9, 0.999), description="of adam and adamw")
+    eps: float = Field(default=1e-8, gt=0, description="of adam and adamw")
+    weight_decay: float = Field(default=0.0, ge=0, description="weight decay of the optimiser")
+    batch: int = Field(default=32, ge=1, description="samples in a batch")
+    epochs: int = Field(default=1, ge=1, description="passes over a client's data per round")
+    steps: int | None = Field(
+        default=None, ge=1, description="a number of steps in place of epochs"
+    )
+    clip: float | None = Field(default=None, gt=0, description="largest norm of a gradient")
     keep_optimiser: bool = Field(
-        False,
+        default=False,
         description="Standalone keeps its optimiser state between rounds, as in one uninterrupted "
         "training",
     )
     precision: Literal["float32", "bfloat16"] = Field(
-        "float32",
+        default="float32",
         description="of the networks in training; bfloat16 is tried in a child process first",
     )
     loss: Any = Field(
-        DEFAULT,
+        default=DEFAULT,
         description="a loss's name, or a mapping with its name and options, or a function of "
         "outputs and targets; default: cross-entropy, squared error in regression, Cox or "
         "logistic hazard in survival analysis",
     )
-    focal_gamma: float = Field(2.0, ge=0, description="of the loss focal")
+    focal_gamma: float = Field(default=2.0, ge=0, description="of the loss focal")
 
     @field_validator("loss")
     @classmethod

@@ -21,6 +21,7 @@ from equipoise.site.messages import (
     Kind,
     Message,
     explained,
+    mark_of,
     message,
     perform_message,
     unpacked,
@@ -302,6 +303,8 @@ class Apart:
             return timed_out_reply(request, deadline, self.files)
         if answer["code"]:
             return Reply(request.client, failure=explained(answer["code"]))
+        if answer.get("answers") != mark_of(request):
+            return Reply(request.client, failure="a reply to another request")
         try:
             reply = reply_in(answer)
             _check_form(reply)

@@ -88,6 +88,28 @@ def parsed(text: str, where: str) -> Any:
         raise Unreadable(f"{where} is not YAML: {' '.join(str(error).split())}") from None
 
 
+def key_lines(path: Path | str) -> dict[str, int]:
+    """Return the line of each key of a YAML file, by its dotted path; lists count from 0.
+
+    Args:
+        path: A file that `read` can read.
+    """
+    lines: dict[str, int] = {}
+    unseen = [("", yaml.compose(Path(path).read_text("utf-8-sig"), Loader=_Base))]
+    while unseen:
+        prefix, node = unseen.pop()
+        if isinstance(node, yaml.MappingNode):
+            members = [(str(key.value), key, value) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            members = [(str(index), value, value) for index, value in enumerate(node.value)]
+        else:
+            continue
+        for name, marked, value in members:
+            lines[f"{prefix}{name}"] = marked.start_mark.line + 1
+            unseen.append((f"{prefix}{name}.", value))
+    return lines
+
+
 @dataclass
 class _Size:
     """Values and levels of a node, counting an alias as all that it stands for."""

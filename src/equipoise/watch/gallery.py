@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
 from equipoise.comparison.entries import RESULT
-from equipoise.report.cards import written
 from equipoise.report.render import render
-from equipoise.report.verdict import best_methods
-from equipoise.runs import Run, RunResult, read_result
 from equipoise.storage.store import DATABASE
+from equipoise.watch.items import Item, comparison_item, run_item, with_differences
+from equipoise.watch.overlay import overlay_page
 from equipoise.watch.pages import (
+    DRAWING,
     Drawn,
     Page,
     State,
@@ -24,24 +26,12 @@ from equipoise.watch.pages import (
     open_inside,
     run_page,
 )
-from equipoise.watch.progress import progress_of
 
-MOST_FOLDERS = 2000  # that are searched
+MOST_FOLDERS = 5000  # that are searched
 MOST_PAGES = 32  # of members that are kept; the oldest is dropped first
-SHOWN = 200  # runs and comparisons, the newest
+SHOWN = 1000  # runs and comparisons, the newest
+READ_SECONDS = 1.0  # for which members are read before the page is shown; the others follow
 RUNS = "runs"  # the folder in which a comparison keeps its runs
-NO_BREAK = "\u00a0"
-
-
-@dataclass(frozen=True)
-class Item:
-    """One run or comparison of a gallery."""
-
-    name: str
-    address: str
-    status: str
-    headline: str
-    about: str
 
 
 @dataclass(frozen=True)
@@ -97,44 +87,79 @@ class Gallery:
             return comparison_page(folder, self.root, "../")
         return run_page(folder, "../")
 
+    def items(self) -> list[Item]:
+        """Return the cards of the gallery as they are now."""
+        self.page.state()
+        return self._items
+
+    def overlay(self, addresses: Sequence[str]) -> str:
+        """Return a page with the curves of some runs in one figure.
+
+        Args:
+            addresses: The addresses of members; unknown ones are left out.
+        """
+        chosen = []
+        for item in self.items():
+            if item.address.rstrip("/") in addresses and item.curve.rounds:
+                chosen.append(item)
+        with DRAWING:
+            return overlay_page(chosen)
+
     def _look(self) -> State:
         members = sorted(_members(self.root), key=lambda folder: (-_changed(folder), folder))
         self._total = len(members)
-        self._known = {folder: self._described(folder) for folder in members[:SHOWN]}
-        self._items = [item for _, item in self._known.values()]
+        self._known = self._read(members[:SHOWN])
+        self._items = with_differences([item for _, item in self._known.values()])
         running = sum(item.status == "running" for item in self._items)
+        unread = sum(item.status == "reading" for item in self._items)
         noun = "run" if running == 1 else "runs"
         words = f"{running} {noun} in progress" if running else "no run in progress"
+        status = "running" if running else "finished"
+        if unread:
+            words = f"reading: {len(self._items) - unread:,} of {len(self._items):,} runs"
+            status = "reading"
         version = hashlib.sha256(repr(self._items).encode()).hexdigest()[:16]
-        self._state = State(version, "running" if running else "finished", words)
+        self._state = State(version, status, words)
         return self._state
 
-    def _described(self, folder: Path) -> tuple[_Stamp, Item]:
-        """Describe a member; one that has not changed is read again only while it is running."""
-        stamp = _Stamp(_changed(folder), _is_file(folder / RESULT))
-        known = self._known.get(folder)
-        if known is not None and known[0] == stamp and known[1].status != "running":
-            return known
-        name = str(folder.relative_to(self.root)) if folder != self.root else folder.name
-        address = f"{_address(folder, self.root)}/"
+    def _read(self, members: Sequence[Path]) -> dict[Path, tuple[_Stamp, Item]]:
+        """Describe members for a limited time, the newest first; others are marked as unread.
+
+        A page of many runs then appears at once, and the next looks complete it.
+        """
+        end = time.monotonic() + READ_SECONDS
+        known = {}
+        for folder in members:
+            stamp = _Stamp(_changed(folder), _is_file(folder / RESULT))
+            earlier = self._known.get(folder)
+            is_current = earlier is not None and earlier[0] == stamp
+            if is_current and earlier[1].status not in ("running", "reading"):
+                known[folder] = earlier
+            elif time.monotonic() < end:
+                known[folder] = stamp, self._describe(folder, stamp)
+            else:
+                known[folder] = earlier or (stamp, self._unread(folder))
+        return known
+
+    def _describe(self, folder: Path, stamp: _Stamp) -> Item:
+        name, address = self._name(folder), f"{_address(folder, self.root)}/"
         try:
             if stamp.is_comparison:
-                status, headline, about = self._describe_comparison(folder)
-            else:
-                status, headline, about = _describe_run(folder)
+                return comparison_item(open_inside(folder, self.root), name, address)
+            return run_item(folder, name, address)
         except Exception as error:  # a damaged or a stranger's folder must not hide the others
-            status, headline, about = "damaged", describe(error), "cannot be read"
-        return stamp, Item(name, address, status, headline, about)
+            changed = _date(stamp.changed)
+            return Item(
+                name, address, "damaged", describe(error), "cannot be read", started=changed
+            )
 
-    def _describe_comparison(self, folder: Path) -> tuple[str, str, str]:
-        comparison = open_inside(folder, self.root)
-        about = (
-            f"comparison of {len(comparison.methods)} methods on "
-            f"{comparison.entries[0].run.data}, {len(comparison.seeds)} seeds"
-        )
-        if comparison.failures:
-            about += f"; {len(comparison.failures)} runs failed"
-        return "finished", best_methods(comparison), about
+    def _unread(self, folder: Path) -> Item:
+        changed = _date(_changed(folder))
+        name, address = self._name(folder), f"{_address(folder, self.root)}/"
+        return Item(name, address, "reading", "", "", started=changed)
+
+    def _name(self, folder: Path) -> str:
+        return str(folder.relative_to(self.root)) if folder != self.root else folder.name
 
     def _draw(self) -> Drawn:
         state = self._state  # of the look that found the items
@@ -160,35 +185,9 @@ class Gallery:
         return state, page
 
 
-def _describe_run(folder: Path) -> tuple[str, str, str]:
-    """Return status, headline and description of a run at one moment."""
-    run = Run(folder)
-    try:
-        with run.one_moment():
-            progress = progress_of(run)
-            result = read_result(run)
-    finally:
-        run.store.close()
-    about = (
-        f"{result.config['method']['name']} on {result.data}, {len(result.clients):,} clients, "
-        f"seed {result.config['seed']}; {progress.words}"
-    )
-    if progress.failed:
-        about += f"; {len(progress.failed)} clients failed"
-    # A number and its unit stay on one line.
-    headline = _headline(result).replace(" %", f"{NO_BREAK}%")
-    return progress.status, headline, about
-
-
-def _headline(result: RunResult) -> str:
-    scores = result.main
-    if not scores.values:
-        return "Nothing is measured yet."
-    metric = scores.metric
-    extreme = "highest" if metric.lower_is_better else "lowest"
-    average = written(scores.aggregates["average"], metric)
-    worst = written(scores.aggregates["worst"], metric)
-    return f"{metric.name}: average {average}, {extreme} {worst}"
+def _date(nanoseconds: int) -> str:
+    """Return a time of a file in ISO format."""
+    return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="seconds")
 
 
 def _members(root: Path) -> Iterator[Path]:

@@ -24,7 +24,7 @@ REDRAWN_AFTER = 2.0  # seconds between two drawings of a page while a run is in 
 SHARE = 4  # or so many times what the last drawing took: at most a fifth of one core
 FRESH = 0.4  # seconds for which a state is good enough
 
-_drawing = Lock()  # matplotlib's settings belong to the whole process
+DRAWING = Lock()  # matplotlib's settings belong to the whole process
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class State:
 
     Attributes:
         version: Of the page; a browser fetches a newer one.
-        status: "running", "finished", "stopped" or "damaged".
+        status: "running", "finished", "stopped" or "damaged"; "reading" while a gallery has runs
+            that were not read yet.
         words: The progress as a sentence.
         round: The last round.
         rounds: The number of rounds; 0 if there is no progress bar.
@@ -87,6 +88,8 @@ class Page:
             if self._seen is None or began >= self._look_again:
                 self._seen = self._look()
                 self._look_again = self._after(began, FRESH)
+                if self._seen.status == "reading":  # the rest follows without a pause
+                    self._look_again = self._clock()
             changed = self._seen.version != self._version
             if changed and (self._seen.status != "running" or began >= self._draw_again):
                 self._version = self._seen.version
@@ -99,7 +102,7 @@ class Page:
             self.state()
             if not self._text:
                 began = self._clock()
-                with _drawing:
+                with DRAWING:
                     drawn, self._text = self._draw()
                 # The run may have moved on since `look`: the page is of the version that it shows.
                 self._version = drawn.version

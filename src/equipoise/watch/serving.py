@@ -19,7 +19,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import Any
+from urllib.parse import parse_qs
 
+from equipoise.report.render import content_policy
 from equipoise.storage.store import DATABASE, RunError
 from equipoise.watch.gallery import Gallery
 from equipoise.watch.pages import Page, run_page
@@ -30,12 +32,8 @@ SECONDS = 60.0
 QUIET_SECONDS = 10.0  # for which a connection may send nothing
 # A page elsewhere could have its own host name lead here, so that no other name is accepted.
 HOSTS = ("127.0.0.1", "localhost")
+POLICY = "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"  # added to that of a page
 SAFE_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-        "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -150,7 +148,11 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse("Use the whole address that `equipoise watch` printed.")
             return
         page, part = match
-        if part == "state":
+        gallery = self.server.gallery
+        if part == "overlay" and gallery is not None and page is gallery.page:
+            runs = parse_qs(self.path.partition("?")[2]).get("run", [])
+            self._answer(HTTPStatus.OK, "text/html", gallery.overlay(runs), live=False)
+        elif part == "state":
             self._answer(HTTPStatus.OK, "application/json", json.dumps(asdict(page.state())))
         elif part == "":
             self._answer(HTTPStatus.OK, "text/html", page.html())
@@ -162,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
     def _refuse(self, reason: str) -> None:
         self._answer(HTTPStatus.FORBIDDEN, "text/plain", reason)
 
-    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+    def _answer(self, status: HTTPStatus, kind: str, text: str, live: bool = True) -> None:
         body = text.encode("utf-8", "replace")
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         if status is HTTPStatus.OK and self.headers.get("If-None-Match") == tag:
@@ -170,6 +172,7 @@ class Handler(BaseHTTPRequestHandler):
             body = b""
         headers = {
             **SAFE_HEADERS,
+            "Content-Security-Policy": f"{content_policy(live)}; {POLICY}",
             "ETag": tag,
             "Content-Type": f"{kind}; charset=utf-8",
             "Content-Length": str(len(body)),

@@ -11,6 +11,8 @@ from equipoise.data.message_text import some
 
 FAR = 10.0  # beyond this, inputs that are not scaled make training fail at usual rates
 MOST_CLASSES = 20
+# Whole numbers may be codes for an embedding, which must not be scaled.
+CODES_STAY = "codes such as token ids need no scaling"
 
 
 def looks_like_classes(y: np.ndarray) -> bool:
@@ -82,9 +84,12 @@ def findings_about(name: str, x: np.ndarray, task_shape: tuple[int, ...]) -> lis
     if x.dtype != np.uint8 and x.dtype.kind in "iuf":
         low, high = float(x.min()), float(x.max())
         if max(abs(low), abs(high)) > FAR:
+            remedy = "save pixels of 0..255 as uint8, or scale them to 0..1"
+            if x.dtype.kind == "i":
+                remedy = f"{remedy}; {CODES_STAY}"
             messages.append(
                 f"data set {name}: its {x.dtype} values from {low:g} to {high:g} are taken as they "
-                "are, not scaled; save pixels of 0..255 as uint8, or scale them to 0..1"
+                f"are, not scaled; {remedy}"
             )
     return [Finding(message) for message in messages]
 

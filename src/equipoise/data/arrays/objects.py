@@ -5,6 +5,7 @@ Objects are recognised by their attributes, so none of these packages has to be 
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -111,8 +112,9 @@ def from_huggingface(
     Args:
         dataset: The Hugging Face data set.
         label: The label column.
-        inputs: One input column (an image or a vector), or several as a table; by default all
-            but label and site.
+        inputs: One input column (images, vectors, or lists of numbers), or several as a table; by
+            default all but label and site. Nested lists of uint8 are pixels and are scaled; others
+            are taken as they are, with a warning if their values are large.
         site: The column that names the site.
         name: The name of the data set.
         **options: Options of `from_arrays` for one input column, of `from_frame` for several.
@@ -131,13 +133,16 @@ def from_huggingface(
     if isinstance(inputs, str):
         if classes:
             options = {"class_names": classes, **options}
-        return from_arrays(
-            _stacked(list(dataset[inputs]), name),
+        result = from_arrays(
+            _input_array(dataset, inputs, name),
             np.asarray(list(dataset[label])),
             name=name,
             sites=list(dataset[site]) if site else None,
             **options,
         )
+        for note in result.notes:
+            warnings.warn(note, stacklevel=2)
+        return result
     columns = {column: list(dataset[column]) for column in required}
     if classes:
         columns[label] = [classes[code] for code in columns[label]]
@@ -154,6 +159,29 @@ def from_huggingface(
         options.pop("kind", None),
         options.pop("schema", None),
     )
+
+
+def _input_array(dataset: Any, column: str, name: str) -> np.ndarray:
+    """Return a column of images, vectors or nested lists as one array.
+
+    Nested lists have no type of their own, so the column's features decide: lists of uint8 are
+    pixels, which are scaled like those of other images.
+    """
+    array = _stacked(list(dataset[column]), name)
+    feature = (getattr(dataset, "features", None) or {}).get(column)
+    if array.ndim > 2 and _stored_type(feature) == "uint8":
+        return array.astype(np.uint8)
+    return array
+
+
+def _stored_type(feature: Any) -> str | None:
+    """Return the type of the numbers in a feature of lists, such as uint8; None if unknown."""
+    while True:
+        inner = feature[0] if isinstance(feature, list) and feature else feature
+        inner = getattr(inner, "feature", inner)
+        if inner is feature:
+            return getattr(feature, "dtype", None)
+        feature = inner
 
 
 def _input_columns(inputs: str | Sequence[str] | None, others: list[str]) -> list[str]:

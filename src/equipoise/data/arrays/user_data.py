@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from equipoise.data.arrays.array_checks import (
+    CODES_STAY,
     FAR,
     channels_are_last,
     check_pixels,
@@ -85,7 +86,7 @@ def from_arrays(
     if scaled and not columns:
         columns = [f"x{number}" for number in range(inputs.shape[1])]
     if not columns:
-        _warn_of_scale(inputs, name)
+        _warn_of_scale(inputs, name, are_whole=x.dtype.kind == "i")
     site, site_names = _sites(sites)
     return Dataset(
         name,
@@ -181,17 +182,24 @@ def _task(
     return Task("classification", shape, outputs, class_names)
 
 
-def _warn_of_scale(x: torch.Tensor, name: str) -> None:
-    """Warn of rows far from 0 and 1: training at usual rates fails on, say, blood pressures."""
+def _warn_of_scale(x: torch.Tensor, name: str, are_whole: bool) -> None:
+    """Warn of rows far from 0 and 1: training at usual rates fails on, say, blood pressures.
+
+    Args:
+        x: The inputs.
+        name: The data set.
+        are_whole: True for integers, which may be codes such as token ids.
+    """
     if x.ndim != 2 or not x.numel():
         return
     centre = float(x.double().mean(0).abs().max())
     spread = float(x.double().std(0, correction=0).max())
     if centre > FAR or spread > FAR:  # NaN and infinity are refused when the data set is made
+        codes = f"; {CODES_STAY}" if are_whole else ""
         warnings.warn(
             f"data set {name}: its columns are taken as they are, not scaled, and have means up to "
             f"{centre:.4g} and deviations up to {spread:.4g}; give scaled=True to scale them as "
-            "tables are, or scale them yourself",
+            f"tables are, or scale them yourself{codes}",
             stacklevel=3,
         )
 

@@ -21,11 +21,11 @@ class Synthetic(Settings):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    samples: int = Field(10_000, ge=1, le=1_000_000_000)
-    features: int = Field(20, ge=1, le=1_000_000)
-    classes: int = Field(10, ge=2, le=1_000_000)
+    samples: int = Field(default=10_000, ge=1, le=1_000_000_000, description="number of samples")
+    features: int = Field(default=20, ge=1, le=1_000_000, description="numbers in a sample")
+    classes: int = Field(default=10, ge=2, le=1_000_000, description="number of classes")
     seed: int = Field(
-        0,
+        default=0,
         ge=0,
         lt=2**63,
         description="of the samples; the experiment's seed partitions and splits them",

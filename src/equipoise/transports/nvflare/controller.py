@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.job_def import JobMetaKey
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
 from equipoise.experiment import ConfigurationError
 from equipoise.transports.nvflare.entry import RUNS
 from equipoise.transports.nvflare.kits import SUPERVISOR_ROLE
-from equipoise.transports.nvflare.link import Link, register_arrays
+from equipoise.transports.nvflare.link import ALIVE, Link, register_arrays
 from equipoise.transports.nvflare.order import RunOrder
 from equipoise.transports.nvflare.progress import NetworkProgress
 from equipoise.transports.nvflare.run_jobs import JobFacts, RunJob
@@ -62,6 +64,12 @@ class RunController(Controller):  # type: ignore[misc]
         facts = _job_facts(fl_ctx, results)
         job = RunJob(order, facts, folder / RUNS, aborted)
         link = Link(self, engine.new_context, aborted, on_change=job.note)
+
+        def hear(topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+            link.hear(fl_ctx.get_peer_context().get_identity_name())
+            return make_reply(ReturnCode.OK)
+
+        engine.register_aux_message_handler(topic=ALIVE, message_handle_func=hear)
         connections = {
             site: link.connection(site, is_in_job=site in facts.sites) for site in order.sites
         }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
@@ -15,6 +17,7 @@ from nvflare.apis.signal import Signal
 from equipoise.site import Site
 from equipoise.transports.nvflare.kits import open_kit
 from equipoise.transports.nvflare.link import (
+    ALIVE,
     ANSWER,
     BODY,
     HEAD,
@@ -25,6 +28,7 @@ from equipoise.transports.nvflare.link import (
 from equipoise.transports.nvflare.site_settings import site_settings
 
 _POLL = 0.1  # seconds between two looks at whether the job is aborted
+_PULSE = 2.0  # seconds between two signs of life
 
 
 class SiteExecutor(Executor):  # type: ignore[misc]
@@ -33,6 +37,7 @@ class SiteExecutor(Executor):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._site: Site | None = None
+        self._ended = threading.Event()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Start and end the site with the job; called by FLARE."""
@@ -42,8 +47,20 @@ class SiteExecutor(Executor):  # type: ignore[misc]
             # The name is that of the certificate, whatever a message says.
             settings = site_settings(open_kit(folder, "site"))
             self._site = Site(fl_ctx.get_identity_name(), settings)
+            engine = fl_ctx.get_engine()
+            threading.Thread(target=self._send_signs_of_life, args=(engine,), daemon=True).start()
         elif event_type in (EventType.END_RUN, EventType.ABORT_TASK):
+            self._ended.set()
             self._close()
+
+    def _send_signs_of_life(self, engine: Any) -> None:
+        """Tell the server again and again that this process lives, also during a step.
+
+        Otherwise the server would learn of a power cut here after minutes only.
+        """
+        while not self._ended.wait(_PULSE):
+            with suppress(Exception), engine.new_context() as context:
+                engine.fire_and_forget_aux_request(ALIVE, Shareable(), context, optional=True)
 
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal

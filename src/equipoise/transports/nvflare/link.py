@@ -18,11 +18,13 @@ from nvflare.fuel.utils import fobs
 from equipoise.site.messages import Message
 
 TASK = "call"  # the only task that sites perform
+ALIVE = "equipoise.alive"  # the topic under which sites say that they live
 # Entries of a task and of its result. Arrays of bytes travel a third faster than bytes.
 HEAD = "head"
 BODY = "body"
 ANSWER = "answer"
 PICK_UP = 5.0  # seconds in which a site that is there fetches a task
+SILENCE = 15.0  # seconds without a sign of life after which a site that has a task counts as away
 GRACE = 30.0  # seconds beyond a step's deadline in which its answer travels
 LONGEST = 24 * 3600.0  # seconds that a site has for a step without a deadline
 _POLL = 0.5  # seconds between two looks at whether the run shall stop
@@ -68,6 +70,7 @@ class Link:
         context: Makes a context of FLARE, with which a task is sent.
         aborted: Returns True once FLARE ends the job.
         pick_up: Seconds after which a site that does not fetch its task counts as away.
+        silence: Seconds without a sign of life after which a site with a task counts as away.
         on_change: Called with the name of a site that leaves or returns, and True if it leaves.
     """
 
@@ -78,11 +81,13 @@ class Link:
         aborted: Callable[[], bool],
         pick_up: float = PICK_UP,
         on_change: Callable[[str, bool], None] = lambda site, is_away: None,
+        silence: float = SILENCE,
     ) -> None:
         self.scheduler = scheduler
         self.context = context
         self.aborted = aborted
         self.pick_up = pick_up
+        self.silence = silence
         self.on_change = on_change
         self.connections: dict[str, SiteConnection] = {}
 
@@ -94,6 +99,12 @@ class Link:
             is_in_job: False for a site that was away when the job began: FLARE never lets it in.
         """
         return self.connections.setdefault(site, SiteConnection(site, self, is_in_job))
+
+    def hear(self, site: str) -> None:
+        """Note a sign of life of a site."""
+        connection = self.connections.get(site)
+        if connection is not None:
+            connection.heard = time.monotonic()
 
     def states(self) -> dict[str, str]:
         """Return the state of each site: idle, waiting, working or away."""
@@ -111,10 +122,12 @@ class SiteConnection:
         site: The name of the site.
         is_reachable: False from the moment at which the site did not fetch a task, until it does.
         state: idle, waiting, working or away.
+        heard: The time of the last sign of life; None before the first.
     """
 
     def __init__(self, site: str, link: Link, is_in_job: bool = True) -> None:
         self.site = site
+        self.heard: float | None = None
         self.is_reachable = is_in_job
         self.state = "idle" if is_in_job else "away"
         self._link = link
@@ -144,20 +157,28 @@ class SiteConnection:
         """Return True once an event happens; False if it does not in time.
 
         Raises:
-            ConnectionError: If the job ends.
+            ConnectionError: If the job ends, or the site has died.
         """
         until = time.monotonic() + seconds
         while not event.wait(min(_POLL, max(0.0, until - time.monotonic()))):
             if self._link.aborted():
                 raise ConnectionError("the job ends")
+            if self._is_silent():
+                self._leave()
+                raise ConnectionError(f"site {self.site!r} gives no sign of life")
             if time.monotonic() >= until:
                 return event.is_set()
         return True
+
+    def _is_silent(self) -> bool:
+        """Return True if the site has stopped to give signs of life."""
+        return self.heard is not None and time.monotonic() - self.heard > self._link.silence
 
     def _leave(self) -> None:
         """Count the site as away until it fetches an empty task, which waits for it."""
         self.is_reachable = False
         self.state = "away"
+        self.heard = None
         knock = Task(TASK, Shareable(), before_task_sent_cb=self._on_return)
         self._link.send(self.site, knock)
         self._link.on_change(self.site, True)

@@ -279,6 +279,9 @@ def _environment(kit: Kit, mark: str) -> dict[str, str]:
         # Files in the current folder must not be imported in place of a library.
         "PYTHONSAFEPATH": "1",
         "MALLOC_ARENA_MAX": "4",
+        # A job that has ended at the server is over, although a site that is away cannot say how it
+        # ended there. By default FLARE waits 15 minutes for that.
+        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "5",
     }
 
 

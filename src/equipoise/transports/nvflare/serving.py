@@ -14,6 +14,7 @@ from typing import Any
 from equipoise.callbacks import Callback
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.experiment import experiment as experiment_from
+from equipoise.records.files import CannotSave
 from equipoise.server import ServerData
 from equipoise.session import (
     Session,
@@ -34,6 +35,10 @@ from equipoise.validation.imports import Imports
 OUTCOME = "outcome.json"
 RUNNING = "running"
 STOPPED = "the run was stopped; it can be resumed"
+DISK = (
+    "the disk of the server is full or cannot be written to; the run continues when there is room, "
+    "and `equipoise resume` follows it"
+)
 BEGINS_LATER = "the server begins it when the site is back; follow it with `equipoise resume`"
 DELIVERED = "run"  # the folder in which a run is delivered to the scientist
 
@@ -116,6 +121,9 @@ def serve_run(
         if interrupted():  # sites could not be reached any more because the job ends
             return Outcome("stopped", STOPPED)
         return Outcome("refused", str(error))
+    except CannotSave:
+        log(traceback.format_exc())
+        return Outcome("stopped", DISK)
     except Exception as error:
         log(traceback.format_exc())
         return Outcome(

@@ -54,7 +54,7 @@ class Supervision:
         while not self._stopped.is_set():
             try:
                 self._attend()
-            except ConfigurationError as error:
+            except (ConfigurationError, OSError) as error:  # such as a full disk
                 self._log.info("%s", error)
             except Exception:  # the supervisor must outlive everything but its server
                 self._log.error("%s", traceback.format_exc())

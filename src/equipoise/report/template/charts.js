@@ -1,0 +1,116 @@
+"use strict";
+// Figures are complete pictures without this script. It lets a reader point at their values, with
+// a mouse, a finger or the arrow keys, and hide their series.
+
+// Figure -> the series that the reader has hidden, so that they stay hidden when a live page renews
+// the figure.
+const hiddenSeries = new Map();
+const NEAR = 30; // how far a pointer may be from a value, in units of the picture
+
+function enhanceChart(chart) {
+  const figure = chart.closest("figure");
+  const names = JSON.parse(chart.dataset.names ?? "[]");
+  const spots = JSON.parse(chart.dataset.spots ?? "[]");
+  const hidden = hiddenSeries.get(figure.id) ?? new Set();
+  hiddenSeries.set(figure.id, hidden);
+  const isVisible = ([, , series]) => series < 0 || !hidden.has(names[series][0]);
+  if (names.length > 1) addLegend(chart, names, hidden);
+  if (spots.length) addValues(chart, spots, isVisible);
+}
+
+function addLegend(chart, names, hidden) {
+  const legend = document.createElement("div");
+  legend.className = "legend";
+  legend.setAttribute("role", "group");
+  legend.setAttribute("aria-label", "Show or hide series");
+  names.forEach(([name, colour], number) => {
+    const button = document.createElement("button");
+    const swatch = document.createElement("i");
+    button.type = "button";
+    swatch.style.background = colour;
+    button.append(swatch, name);
+    const show = () => {
+      button.setAttribute("aria-pressed", String(!hidden.has(name)));
+      for (const part of chart.querySelectorAll(`[data-series="${number}"]`)) {
+        part.classList.toggle("hidden", hidden.has(name));
+      }
+    };
+    button.addEventListener("click", () => {
+      if (!hidden.delete(name)) hidden.add(name);
+      show();
+    });
+    show();
+    legend.append(button);
+  });
+  chart.classList.add("has-legend");
+  chart.parentElement.after(legend);
+}
+
+function addValues(chart, spots, isVisible) {
+  const canvas = chart.parentElement;
+  const tip = document.createElement("output");
+  const mark = document.createElementNS("http://www.w3.org/2000/svg", "circle");
+  let current = -1;
+  tip.className = "tip";
+  tip.hidden = true;
+  mark.setAttribute("class", "mark hidden");
+  mark.setAttribute("r", "4");
+  canvas.tabIndex = 0;
+  canvas.setAttribute("role", "group");
+  canvas.setAttribute("aria-label", "Values of the figure; the arrow keys move between them");
+  chart.append(mark);
+  canvas.append(tip);
+
+  const scale = () => chart.clientWidth / chart.viewBox.baseVal.width;
+  const hide = () => {
+    current = -1;
+    tip.hidden = true;
+    mark.classList.add("hidden");
+  };
+  const show = (number) => {
+    const [x, y, , text] = spots[number];
+    current = number;
+    mark.setAttribute("cx", x);
+    mark.setAttribute("cy", y);
+    mark.classList.remove("hidden");
+    tip.textContent = text;
+    tip.hidden = false;
+    // The text stays inside the picture, above the value or, at the top, below it.
+    const left = chart.offsetLeft + x * scale() - tip.offsetWidth / 2;
+    const above = chart.offsetTop + y * scale() - tip.offsetHeight - 10;
+    tip.style.left = `${Math.max(0, Math.min(left, canvas.clientWidth - tip.offsetWidth))}px`;
+    tip.style.top = `${above < 0 ? above + tip.offsetHeight + 20 : above}px`;
+  };
+  const nearest = (event) => {
+    const box = chart.getBoundingClientRect();
+    const [x, y] = [(event.clientX - box.left) / scale(), (event.clientY - box.top) / scale()];
+    let best = -1;
+    let least = NEAR;
+    spots.forEach((spot, number) => {
+      const distance = Math.hypot(spot[0] - x, spot[1] - y);
+      if (distance < least && isVisible(spot)) [best, least] = [number, distance];
+    });
+    return best;
+  };
+  const point = (event) => {
+    const number = nearest(event);
+    if (number < 0) hide();
+    else if (number !== current) show(number);
+  };
+  const step = (direction) => {
+    for (let number = current + direction; number in spots; number += direction) {
+      if (isVisible(spots[number])) return show(number);
+    }
+  };
+  canvas.addEventListener("pointermove", point);
+  canvas.addEventListener("pointerdown", point);
+  canvas.addEventListener("pointerleave", hide);
+  canvas.addEventListener("blur", hide);
+  canvas.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") return hide();
+    const direction = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!direction) return;
+    event.preventDefault();
+    step(direction);
+  });
+}
