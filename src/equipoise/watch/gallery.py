@@ -128,12 +128,11 @@ class Gallery:
         A page of many runs then appears at once, and the next looks complete it.
         """
         end = time.monotonic() + READ_SECONDS
-        known = {}
+        known: dict[Path, tuple[_Stamp, Item]] = {}
         for folder in members:
             stamp = _Stamp(_changed(folder), _is_file(folder / RESULT))
             earlier = self._known.get(folder)
-            is_current = earlier is not None and earlier[0] == stamp
-            if is_current and earlier[1].status not in ("running", "reading"):
+            if earlier is not None and _is_settled(*earlier, stamp):
                 known[folder] = earlier
             elif time.monotonic() < end:
                 known[folder] = stamp, self._describe(folder, stamp)
@@ -183,6 +182,11 @@ class Gallery:
             items=self._items,
         )
         return state, page
+
+
+def _is_settled(before: _Stamp, item: Item, now: _Stamp) -> bool:
+    """Return True if a card needs no second reading: nothing changed, and the run is over."""
+    return before == now and item.status not in ("running", "reading")
 
 
 def _date(nanoseconds: int) -> str:

@@ -25,14 +25,17 @@ function filterGallery(list) {
   count.textContent = `${shown} of ${cards.length} shown`;
 }
 
+const selection = () => [...galleryState.selected].map((run) => `run=${run}`).join("&");
+
 async function showOverlay() {
   const overlay = document.getElementById("overlay");
-  const query = [...galleryState.selected].map((run) => `run=${run}`).join("&");
+  const query = selection();
   overlay.hidden = !query;
   if (!query) return overlay.replaceChildren();
   const answer = await fetch(`overlay?${query}`, { cache: "no-cache" });
   if (!answer.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  if (query !== selection()) return; // another run was selected meanwhile
   const content = document.importNode(page.querySelector("main"), true);
   overlay.replaceChildren(...content.children);
   enhance(overlay);
