@@ -140,28 +140,35 @@ def table() -> str:
     """Return the table of all cases."""
     done = known(RESULTS)
     lines = [
-        "| case | method | average | alone | worst change | below alone | significantly |",
-        "|---|---|---|---|---|---|---|",
+        "| case | method | seeds | average | alone | worst change | below alone | significantly |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for case in CASES:
         for label in case.methods:
-            lines.append(_row(done, case, label))
+            row = _row(done, case, label)
+            if row:
+                lines.append(row)
     return "\n".join(lines)
 
 
 def _row(done: dict[tuple[Any, ...], dict[str, Any]], case: Case, label: str) -> str:
+    """Return the row of a method over the seeds that it has; empty without any."""
     part, counted = f"robustness, {case.name}", list(case.counted)
     own, alone, significant = [], [], 0
     for seed in SEEDS:
-        record = done[part, "mlp", SETTING, label, seed]
+        record = done.get((part, "mlp", SETTING, label, seed))
+        if record is None:
+            continue
         own.append(np.array(record["accuracy"])[counted])
         alone.append(np.array(done[part, "mlp", SETTING, ALONE, seed]["accuracy"])[counted])
         for position in counted:
             significant += mcnemar(record["lost"][position], record["won"][position]) < LEVEL
+    if not own:
+        return ""
     accuracy, reference = np.concatenate(own), np.concatenate(alone)
     change = accuracy - reference
     return (
-        f"| {case.name} | {label} | {100 * accuracy.mean():.1f} | {100 * reference.mean():.1f} | "
+        f"| {case.name} | {label} | {len(own)} | {100 * accuracy.mean():.1f} | {100 * reference.mean():.1f} | "
         f"{100 * change.min():+.1f} | {(change < 0).sum()} of {len(change)} | {significant} |"
     )
 

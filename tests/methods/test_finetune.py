@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,10 +68,9 @@ def test_with_averaging_it_is_the_mean_after_each_epoch_of_the_second_half(
 
 
 def test_one_epoch_is_its_own_mean(tmp_path: Path) -> None:
-    plain, mean = (
-        own(play(Finetune(tune_epochs=1, tune_average=average), tmp_path / average), "tuned", 4)
-        for average in ("none", "second_half")
-    )
+    averaged = Finetune(tune_epochs=1, tune_average="second_half")
+    plain = own(play(Finetune(tune_epochs=1), tmp_path / "plain"), "tuned", 4)
+    mean = own(play(averaged, tmp_path / "averaged"), "tuned", 4)
     for client, tuned in plain.items():
         assert_equal(mean[client], tuned)
 
@@ -85,7 +85,8 @@ def test_with_validation_data_it_trains_on_both_parts_in_rounds_and_in_tuning(
         ]
         return replace(federation, train=Parts.of(both))
 
-    equal = {"average": "uniform", "tune_epochs": 2}  # Weights by size count training samples.
+    # Weights by size count training samples only.
+    equal: dict[str, Any] = {"average": "uniform", "tune_epochs": 2}
     run = play(Finetune(validation=True, **equal), tmp_path / "run")
     with federation_changed(joined):
         reference = play(Finetune(**equal), tmp_path / "reference")

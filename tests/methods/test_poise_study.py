@@ -73,7 +73,8 @@ def test_every_run_of_the_frozen_test_is_a_valid_experiment(table: Any, frozen: 
         assert len(group.seeds) >= 5
         for setting in group.settings:
             for label in group.methods:
-                method, changes = frozen.OWN.get(label), {}
+                method = frozen.OWN.get(label)
+                changes: dict[str, Any] = {}
                 if method is None:
                     method, changes = frozen._published(label, frozen.PUBLISHED[label][2][0])
                 if group.rounds is not None:
@@ -106,7 +107,7 @@ def test_tables_of_the_frozen_test_show_steps_bytes_and_paired_differences(
     for seed in group.seeds:
         for label in group.methods:
             accuracy = (0.7 + 0.1 * (label == frozen.POISE) + draw.normal(0, 0.001, 4)).tolist()
-            record = {
+            record: dict[str, Any] = {
                 "part": group.part, "model": group.model, "setting": "office", "method": label,
                 "seed": seed, "accuracy": accuracy, "nll": [1.0] * 4, "lost": [1] * 4,
                 "won": [9] * 4, "steps": 300 if label == frozen.POISE else 100, "bytes": [5, 5],

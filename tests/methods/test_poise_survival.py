@@ -31,20 +31,21 @@ def hospital(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def experiment(intervals: int = 0, **changes: Any) -> eq.Experiment:
-    data = {"split": (0.6, 0.2, 0.2), "partition": "natural"}
+    data: dict[str, Any] = {"split": (0.6, 0.2, 0.2), "partition": "natural"}
     if intervals:
         data["intervals"] = intervals
-    return eq.Experiment(
-        data=data,
-        model={"name": "mlp", "hidden": [4]},
-        method=Poise(**changes),
-        training={"lr": 0.05, "batch": 32},
-        rounds=2,
-        keep=100,
-        seed=3,
-        workers=0,
-        dataset=eq.from_sites({f"site{k}": hospital(k) for k in range(3)}, kind="survival"),
-    )
+    config: dict[str, Any] = {
+        "data": data,
+        "model": {"name": "mlp", "hidden": [4]},
+        "method": Poise(**changes),
+        "training": {"lr": 0.05, "batch": 32},
+        "rounds": 2,
+        "keep": 100,
+        "seed": 3,
+        "workers": 0,
+    }
+    sites = {f"site{k}": hospital(k) for k in range(3)}
+    return eq.Experiment(**config, dataset=eq.from_sites(sites, kind="survival"))
 
 
 def survival(hazard_logits: np.ndarray) -> np.ndarray:

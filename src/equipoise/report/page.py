@@ -371,8 +371,13 @@ def _best_round(result: RunResult) -> str:
 
 
 def _advice(result: RunResult) -> str:
-    """Return advice if the metric got worse on validation data after a peak; empty if not."""
+    """Return advice if the metric got worse on validation data after a peak; empty if not.
+
+    Validation data that clients train on advise nothing.
+    """
     assert result.details is not None
+    if result.held_out_rounds is not None:
+        return ""
     metric = result.main.metric
     peak = fall_after_peak(result.details.validation, metric.lower_is_better)
     if peak is None:
