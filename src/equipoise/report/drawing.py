@@ -214,8 +214,8 @@ def least_range(metric: Metric, values: Any) -> float:
         values: The values that are shown, as the metric prints them.
 
     >>> from equipoise.metrics.registry import find
-    >>> least_range(find("accuracy"), [80.1, 80.3]), least_range(find("rmse"), [2.0, 2.01])
-    (5.0, 0.201)
+    >>> least_range(find("accuracy"), [80.1, 80.3]), least_range(find("rmse"), [3.9, 4.0])
+    (5.0, 0.4)
     """
     if metric.unit == "%":
         return LEAST_POINTS
