@@ -54,7 +54,11 @@ def outputs(metric: Metric) -> tuple[Any, Any, np.ndarray]:
     return 5 * np.eye(3)[y], 5 * np.eye(3)[(y + 1) % 3], y.astype(np.float64)
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: f"{metric.name}-{metric.needs}")
+# A standard error is 0 if all pairs are in order, and also if none is.
+DIRECTED = [metric for metric in METRICS if metric.name != "c_index_error"]
+
+
+@pytest.mark.parametrize("metric", DIRECTED, ids=lambda metric: f"{metric.name}-{metric.needs}")
 def test_the_direction_is_that_of_right_and_wrong_outputs_and_a_percentage_is_a_share(
     metric: Metric,
 ) -> None:
@@ -186,9 +190,7 @@ def test_adding_a_metric_is_one_object(tmp_path: Path) -> None:
     )
     assert float(best["value"]) == min(entry.aggregates["average"] for entry in result.entries)
     page = report([tmp_path], tmp_path / "r.html")[0].read_text()
-    assert (
-        "dullness in %: average" in page and "dullness in % on test data, lower is better" in page
-    )
+    assert "average dullness" in page and "dullness in % on test data" in page
 
 
 def test_a_diverged_model_counts_and_a_metric_that_does_not_exist_has_no_value() -> None:
