@@ -10,6 +10,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import norm
 
+from equipoise.task import Task
 from equipoise.weighting import (
     log_likelihoods,
     mixture_weights,
@@ -18,6 +19,9 @@ from equipoise.weighting import (
     posterior_mean,
     simplex_grid,
 )
+
+CLASSES = Task("classification", (1,), 2)
+VALUES = Task("regression", (1,), 1)
 
 
 def chances(n: int, experts: int, seed: int) -> np.ndarray:
@@ -148,13 +152,13 @@ def test_what_experts_say_becomes_chances_of_the_labels() -> None:
     # samples, experts, classes
     said = np.log([[[0.2, 0.8], [0.5, 0.5]], [[0.9, 0.1], [0.3, 0.7]], [[0.6, 0.4], [1.0, 1e-300]]])
     np.testing.assert_allclose(
-        mixtures.chances(said, [1, 0, 1], classifies=True), [[0.8, 0.5], [0.9, 0.3], [0.4, 1e-12]]
+        mixtures.chances(said, [1, 0, 1], CLASSES), [[0.8, 0.5], [0.9, 0.3], [0.4, 1e-12]]
     )
     np.testing.assert_allclose(
         mixtures.label_chances([[2000.0, 2000.0], [1000.0, 1000.0 + log(3)]], [0, 1]), [0.5, 0.75]
     )
-    assert mixtures.chances(np.empty((0, 2, 3)), np.empty(0), classifies=True).shape == (0, 2)
-    assert mixtures.chances(np.empty((0, 2, 1)), np.empty(0), classifies=False).shape == (0, 2)
+    assert mixtures.chances(np.empty((0, 2, 3)), np.empty(0), CLASSES).shape == (0, 2)
+    assert mixtures.chances(np.empty((0, 2, 1)), np.empty(0), VALUES).shape == (0, 2)
 
 
 def test_of_numbers_they_are_densities_around_the_predictions() -> None:
@@ -171,7 +175,7 @@ def test_of_numbers_they_are_densities_around_the_predictions() -> None:
     both = np.stack([predictions, predictions + 1], 1)
     expected = [mixtures.number_chances(one, y) for one in (predictions, predictions + 1)]
     np.testing.assert_allclose(
-        mixtures.chances(both, y, classifies=False), np.transpose(expected), atol=2e-12
+        mixtures.chances(both, y, VALUES), np.transpose(expected), atol=2e-12
     )
 
 
