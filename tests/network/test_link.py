@@ -130,7 +130,7 @@ def test_a_site_that_works_too_long_is_late(
 
 def test_a_site_that_dies_during_a_step_counts_as_away(aborted: threading.Event) -> None:
     stand_in = StandIn({"va": silent})
-    link = Link(stand_in, FLContext, aborted.is_set, pick_up=0.2, silence=0.3)
+    link = Link(stand_in, FLContext, aborted.is_set, pick_up=30.0, silence=0.3)
     connection = link.connection("va")
     link.hear("va")
     link.hear("nobody")
@@ -141,12 +141,12 @@ def test_a_site_that_dies_during_a_step_counts_as_away(aborted: threading.Event)
 
 def test_a_site_that_gives_signs_of_life_is_waited_for(aborted: threading.Event) -> None:
     def slow(task: Task) -> Shareable:
-        for _ in range(12):
+        for _ in range(24):
             time.sleep(0.1)
             link.hear("va")
         return echo(task)
 
-    link = Link(StandIn({"va": slow}), FLContext, aborted.is_set, pick_up=0.2, silence=0.9)
+    link = Link(StandIn({"va": slow}), FLContext, aborted.is_set, pick_up=30.0, silence=2.0)
     assert bytes(link.connection("va").call(MESSAGE, None)) == b"headbody"
 
 
