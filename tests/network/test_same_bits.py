@@ -35,7 +35,7 @@ METHODS: dict[str, Any] = {
     "fedequilibria": "fedequilibria",
     "poise": "poise",
     "finish": {"name": "fedavg", "finish": "poise"},
-    "composition": {"name": "scaffold", "companion": "ditto", "inputs": "fedrdn"},
+    "composition": {"name": "scaffold", "inputs": "fedrdn", "finish": "finetune"},
 }
 
 
