@@ -126,25 +126,6 @@ def memory_and_threads(faulty: Faulty) -> dict[str, tuple[float, int]]:
     return largest
 
 
-def strike(faulty: Faulty, moments: random.Random) -> str:
-    """Cause one fault of a random kind; return its name."""
-    kind = moments.choice(["child", "site job", "server job", "site", "server"])
-    site = moments.choice(SOAK_SITES)
-    if kind == "child":
-        faulty.kill_one(site, CHILD)
-    elif kind == "site job":
-        faulty.kill_one(site, JOB_PROCESS["site"])
-    elif kind == "server job":
-        faulty.kill_one("server", JOB_PROCESS["server"])
-    elif kind == "site":
-        faulty.kill(site)
-        faulty.start_site(site)
-    else:
-        faulty.kill("server")
-        faulty.start_server()
-    return kind
-
-
 def print_soak(rounds: int) -> None:
     """Print memory and threads over many rounds with faults."""
     moments = random.Random(0)
@@ -161,7 +142,7 @@ def print_soak(rounds: int) -> None:
                 old = target.get(kind, (0.0, 0))
                 target[kind] = (max(old[0], memory), max(old[1], threads))
             try:
-                fault = strike(faulty, moments)
+                fault = faulty.strike(moments, SOAK_SITES)
             except AssertionError:  # the victim is being replaced
                 continue
             faults[fault] = faults.get(fault, 0) + 1

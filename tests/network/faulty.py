@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import threading
@@ -86,6 +87,28 @@ class Faulty:
     def kill_one(self, name: str, word: str) -> None:
         """Kill the process of a party whose command line has a word."""
         os.kill(self.process(name, word), signal.SIGKILL)
+
+    def strike(self, moments: random.Random, sites: Sequence[str] = SITES) -> str:
+        """Kill a random process or party, and start parties again; return the kind of fault.
+
+        Raises:
+            AssertionError: If the process is dead from the last fault.
+        """
+        kind = moments.choice(["child", "site job", "server job", "site", "server"])
+        site = moments.choice(sites)
+        if kind == "child":
+            self.kill_one(site, CHILD)
+        elif kind == "site job":
+            self.kill_one(site, JOB_PROCESS["site"])
+        elif kind == "server job":
+            self.kill_one("server", JOB_PROCESS["server"])
+        elif kind == "site":
+            self.kill(site)
+            self.start_site(site)
+        else:
+            self.kill("server")
+            self.start_server()
+        return kind
 
     def process(self, name: str, word: str) -> int:
         """Return the process of a party whose command line has a word."""

@@ -318,20 +318,7 @@ def test_twenty_random_kills_cost_no_bit(faulty: Faulty, tmp_path: Path) -> None
     moments = random.Random(1)
     for _ in range(20):
         time.sleep(moments.uniform(0.0, 2.0))
-        victim = moments.choice(["child", "site job", "server job", "site", "server"])
-        site = moments.choice(SITES)
         with suppress(AssertionError):  # the process may be dead from the last kill
-            if victim == "child":
-                faulty.kill_one(site, CHILD)
-            elif victim == "site job":
-                faulty.kill_one(site, JOB_PROCESS["site"])
-            elif victim == "server job":
-                faulty.kill_one("server", JOB_PROCESS["server"])
-        if victim == "site":
-            faulty.kill(site)
-            faulty.start_site(site)
-        elif victim == "server":
-            faulty.kill("server")
-            faulty.start_server()
+            faulty.strike(moments)
         faulty.wait_for_more(run, 1)
     faulty.finished(run, tmp_path)

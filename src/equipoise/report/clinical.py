@@ -184,7 +184,7 @@ def tables_of(result: RunResult) -> list[dict[str, Any]]:
         if missing:
             parts.append(missing)
         header = ["client", *TITLES.values()]
-        tables.append(_table("Clinical measures", f"{'; '.join(parts)}.", header, rows))
+        tables.append(table_section("Clinical measures", f"{'; '.join(parts)}.", header, rows))
     histograms = result.details.histograms.get(result.main_model, {})
     if histograms and result.task.outputs == 2:
         tables.append(_threshold_table(result, histograms))
@@ -205,7 +205,7 @@ def _threshold_table(result: RunResult, histograms: Histograms) -> dict[str, Any
         f"{score_histograms.total(whole):,} test samples."
     )
     header = ["threshold", "sensitivity in %", "specificity in %", "PPV in %", "NPV in %"]
-    return _table("Thresholds", text, header, rows)
+    return table_section("Thresholds", text, header, rows)
 
 
 def roc(lines: Histograms, index: int) -> Figure:
@@ -275,7 +275,10 @@ def _diagonal(axes: Axes, x: str, y: str) -> None:
     axes.set(xlabel=x, ylabel=y, xlim=(-1, 101), ylim=(-1, 101))
 
 
-def _table(title: str, text: str, header: list[str], rows: list[list[str]]) -> dict[str, Any]:
+def table_section(
+    title: str, text: str, header: Sequence[str], rows: Sequence[Sequence[str]]
+) -> dict[str, Any]:
+    """Return a table of a page, which has no table by client."""
     return {
         "title": title,
         "text": text,

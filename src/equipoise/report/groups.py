@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from equipoise.report import drawing
-from equipoise.report.clinical import ClinicalFigure
+from equipoise.report.clinical import ClinicalFigure, table_section
 from equipoise.runs import RunResult
 from equipoise.runs.clinical import classes_with_curves
 from equipoise.runs.groups import (
@@ -97,24 +96,13 @@ def tables_of(result: RunResult) -> list[dict[str, Any]]:
         f"of {report.threshold} %"
     )
     return [
-        _table("By site and group", f"{'; '.join([text, *report.notes])}.", *cell_rows(report)),
-        _table(
+        table_section(
+            "By site and group", f"{'; '.join([text, *report.notes])}.", *cell_rows(report)
+        ),
+        table_section(
             "Gaps between groups",
             "The largest difference of two groups in percentage points, with intervals of at least "
             "95 %.",
             *gap_rows(report),
         ),
     ]
-
-
-def _table(
-    title: str, text: str, header: Sequence[str], rows: Sequence[Sequence[str]]
-) -> dict[str, Any]:
-    return {
-        "title": title,
-        "text": text,
-        "header": header,
-        "rows": rows,
-        "clients_header": [],
-        "clients": [],
-    }

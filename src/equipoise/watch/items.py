@@ -80,7 +80,7 @@ class Item:
 
     @property
     def text(self) -> str:
-        """What a search looks at."""
+        """The text in which a search looks for words."""
         parts = (self.name, self.method, self.status_text, self.about, *self.settings)
         return " ".join(parts).lower()
 
@@ -109,7 +109,7 @@ class Item:
 
     @property
     def spark_text(self) -> str:
-        """The curve in words."""
+        """A description of the curve, for readers who do not see it."""
         if self.metric is None or not self.curve.rounds:
             return ""
         first = written(self.curve.means[0], self.metric)
