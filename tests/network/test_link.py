@@ -129,7 +129,10 @@ def test_a_site_that_works_too_long_is_late(
 
 
 def test_a_site_that_dies_during_a_step_counts_as_away(aborted: threading.Event) -> None:
-    stand_in = StandIn({"va": silent})
+    def dies(task: Task) -> None:
+        stand_in.away.add("va")
+
+    stand_in = StandIn({"va": dies})
     link = Link(stand_in, FLContext, aborted.is_set, pick_up=30.0, silence=0.3)
     connection = link.connection("va")
     link.hear("va")
