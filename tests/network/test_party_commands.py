@@ -193,6 +193,7 @@ def marks(kit: Kit) -> str:
     return process.mark
 
 
+@pytest.mark.slow
 def test_server_and_site_start_report_and_leave_nothing_behind(
     copied: Consortium,
     equipoise: Terminal,
