@@ -34,15 +34,16 @@ def contribution(
             help="an experiment as a YAML file; options and --set override it", show_default=False
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="random seed")] = None,
+    seed: Annotated[int | None, typer.Option(help="random seed; default: 0")] = None,
     out: Annotated[
         Path,
-        typer.Option(help="folder of the values of coalitions; a second call continues there"),
+        typer.Option(help="folder of the results; a second call continues there"),
     ] = Path("contribution"),
     recorded: Annotated[
         str,
         typer.Option(
-            help="methods whose recorded contributions are compared, separated by commas; or none"
+            help="methods whose own estimates of contributions are compared, separated by commas; "
+            "or none"
         ),
     ] = "cffl,cgsv,fedave,fedsac",
     force: Annotated[
@@ -56,7 +57,8 @@ def contribution(
     Every coalition of clients is trained: 63 runs for 6 clients. Ctrl-C stops; the same command
     continues.
 
-    equipoise contribution hospitals.yaml --out contribution
+    Example:
+      equipoise contribution hospitals.yaml --out contribution
     """
     from equipoise.comparison.contribution import RESULT, contribution
     from equipoise.experiment import experiment as experiment_from

@@ -36,8 +36,7 @@ class NetworkOptions:
         Path | None,
         typer.Option(
             metavar="KIT",
-            help="run at the sites of a network: the folder of a scientist's kit "
-            "(`equipoise member install`)",
+            help="run at the sites of a network: folder of your kit (`equipoise member install`)",
         ),
     ] = None
     sites: Annotated[

@@ -14,22 +14,25 @@ if TYPE_CHECKING:
     from equipoise.transports.nvflare.parties import Requested
 
 NetworkName = Annotated[
-    str, typer.Option("--network", help="the name of the network, from the consortium")
+    str, typer.Option("--network", help="name of the network; ask the consortium")
 ]
 Organisation = Annotated[
     str, typer.Option("--organisation", "--org", help="your organisation: letters, digits and _")
 ]
-Signed = Annotated[Path, typer.Argument(help="the answer of the consortium, NAME.signed.zip")]
+Signed = Annotated[Path, typer.Argument(help="file NAME.signed.zip from the consortium")]
 Fingerprint = Annotated[
     str,
     typer.Option(
-        help="fingerprint of the network's root certificate, as the consortium read it to you"
+        help="fingerprint of the network's root certificate; ask the consortium by telephone"
     ),
 ]
 Unit = Annotated[
-    bool, typer.Option("--unit", help="print a unit of systemd that runs this, and start nothing")
+    bool,
+    typer.Option("--unit", help="print a systemd unit that runs this command, and start nothing"),
 ]
-KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="the folder of the party")]
+KitFolder = Annotated[
+    Path, typer.Argument(metavar="KIT", help="folder of the party, made by its `request` command")
+]
 
 
 def request(

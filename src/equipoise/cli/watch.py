@@ -10,17 +10,19 @@ import typer
 
 def watch(
     folder: Annotated[
-        Path, typer.Argument(help="the folder of a run, or one that holds runs and comparisons")
+        Path, typer.Argument(help="folder of a run, or a folder of runs and comparisons")
     ],
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="the port at 127.0.0.1; 0: any that is free")
+        int, typer.Option(min=0, max=65535, help="port at 127.0.0.1; 0: any free port")
     ] = 0,
 ) -> None:
     """Show a run in the browser while it is in progress, or all runs of a folder.
 
     Ctrl-C stops the viewer; the runs continue.
 
-    equipoise watch runs/demo-fedavg
+    Examples:
+      equipoise watch runs/demo
+      equipoise watch runs --port 8000
     """
     from equipoise.cli import output
     from equipoise.storage.store import RunError
