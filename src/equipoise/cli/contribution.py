@@ -114,11 +114,11 @@ def _show(found: Contributions, out: Path) -> None:
     title = f"contributions to {found.metric} on the test data of all clients"
     output.table(["client", *rules], [*rows, correlations], title)
     say(
-        f"nobody: {found.nobody:.4f}, all clients: {found.everyone:.4f}; exact Shapley values sum "
-        "up to the difference"
+        f"value of the initial model: {found.nobody:.4f}, of all clients: {found.everyone:.4f}; "
+        "exact Shapley values sum to the difference"
     )
     if len(found.clients) < 5:
-        say(f"with {len(found.clients)} clients, a rank correlation says little")
+        say(f"with {len(found.clients)} clients, a rank correlation is mostly chance")
     for note in found.notes:
         say(note)
     say(f"saved in {out / RESULT}", wrap=False)

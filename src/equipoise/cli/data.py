@@ -449,8 +449,8 @@ def _group_advice(method: Method, experiment: Experiment) -> str:
     for part in (base, *guests.values()):
         if part.compares_groups and not experiment.data.groups:
             return (
-                f"{part.title} is about groups of samples, and data.groups is not set, so it does "
-                "nothing of its own; name columns, such as --set data.groups=[sex]"
+                f"{part.title} compares groups of samples, but data.groups is not set, so it has "
+                "no effect; name columns, such as --set data.groups=[sex]"
             )
     return ""
 

@@ -44,7 +44,7 @@ def methods(
     # `methods show NAME` of earlier versions
     words = name[1:] if name and name[0] == "show" else name or []
     if len(words) > 1 or (words and (family or needs)):
-        raise typer.BadParameter("expected one NAME without --family and --needs, or none")
+        raise typer.BadParameter("expected one NAME, or --family and --needs without a NAME")
     if check and (not words or as_json):
         raise typer.BadParameter("expected --check with the NAME of a method and without --json")
     if check:

@@ -39,14 +39,16 @@ def init(
 
     network = parties.init_network(folder, name, server)
     host, port = network.server
-    output.say(f"the network {network.name} has its root certificate in {folder}", wrap=False)
+    output.say(
+        f"created the network {network.name}; its root certificate is in {folder}", wrap=False
+    )
     output.say(f"  fingerprint {network.root}", wrap=False)
-    output.say("give this fingerprint to every party by telephone, and these commands:")
+    output.say("read this fingerprint to every party by telephone, and send these commands:")
     words = f"--network {network.name} --organisation ORGANISATION"
     output.say(f"  equipoise server request {host}:{port} {words}", wrap=False)
     output.say(f"  equipoise site request NAME {words}", wrap=False)
     output.say(f"  equipoise member request E-MAIL {words}", wrap=False)
-    output.say("each makes a request, which you approve:")
+    output.say("each command writes a request, which you approve:")
     output.say(f"  equipoise network approve REQUEST.zip --folder {folder}", wrap=False)
 
 
@@ -201,7 +203,9 @@ def restart_client(
 
     with open_desk(open_kit(network, "lead")) as desk:
         submitted = restart(desk, run, name)
-    output.say(f"the state of {name} is reset with the next round, in job {submitted.job}", wrap=False)
+    output.say(
+        f"the state of {name} is reset with the next round, in job {submitted.job}", wrap=False
+    )
     output.say("follow the run:")
     output.say(f"  equipoise resume {run} --network {network}", wrap=False)
 

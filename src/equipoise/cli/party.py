@@ -63,10 +63,10 @@ def show_requests(command: str, *requests: Requested) -> None:
     output.say(f"send {'this file' if len(requests) == 1 else 'these files'} to the consortium:")
     for requested in requests:
         output.say(f"  {requested.archive}", wrap=False)
-    output.say("read this fingerprint to it by telephone, and write down that of the network:")
+    output.say("read this fingerprint to it by telephone, and note the fingerprint of the network:")
     for requested in requests:
         output.say(f"  {requested.certificate.fingerprint}", wrap=False)
-    output.say("when its answer has arrived:")
+    output.say("when you have its answer, run:")
     signed = " ".join(f"{requested.certificate.name}.signed.zip" for requested in requests)
     output.say(f"  equipoise {command} install {signed} --fingerprint FINGERPRINT", wrap=False)
 
@@ -131,7 +131,7 @@ def start(kit: Kit, on_ready: Callable[[], None], variables: Mapping[str, str]) 
 
     warn(kit)
     parties.run_party(kit, on_ready, variables)
-    output.say(f"the {kit.kind} {kit.name} has ended", wrap=False)
+    output.say(f"the {kit.kind} {kit.name} has stopped", wrap=False)
 
 
 def stop(folder: Path, kind: Kind) -> None:
@@ -142,7 +142,9 @@ def stop(folder: Path, kind: Kind) -> None:
 
     kit = open_kit(folder, kind)
     stopped = processes.stop(kit)
-    output.say(f"the {kind} {kit.name} {'has ended' if stopped else 'was not running'}", wrap=False)
+    output.say(
+        f"the {kind} {kit.name} {'has stopped' if stopped else 'was not running'}", wrap=False
+    )
 
 
 def show_unit(kit: Kit, options: Sequence[str] = ()) -> None:

@@ -83,7 +83,7 @@ def _train_without(
     import_options: ImportOptions,
     quiet: bool,
 ) -> None:
-    """Train a run anew without some sites, and print its result with its digest."""
+    """Train a run again without some sites, and print its result with its digest."""
     from equipoise.cli import run_output
     from equipoise.cli.progress import announced_interrupts, progress
     from equipoise.runs import Run

@@ -97,7 +97,7 @@ def run(
     if cluster_options.cluster is not None and workers is not None:
         raise ConfigurationError(
             f"--cluster: expected no --workers together with it, got {workers}; "
-            "the nodes of a cluster offer their cores themselves"
+            "each node of a cluster uses its own cores"
         )
     settings = {
         **data_options.settings(),

@@ -82,7 +82,7 @@ def start(kit: KitFolder, unit: Unit = False) -> None:
     def ready() -> None:
         output.say(f"the server of {opened.network} listens on {host}:{port}", wrap=False)
         party.next_step("next, at every site:", "equipoise site start KIT --data DATA")
-        output.say("Ctrl-C ends it")
+        output.say("Ctrl-C stops it")
 
     party.start(opened, ready, {})
 
@@ -128,7 +128,7 @@ def exclude(
     output.say(f"excluded sites: {', '.join(excluded) or 'none'}", wrap=False)
     if processes.running(opened) is not None:
         party.next_step(
-            "this holds when the server starts next:",
+            "restart the server to apply this:",
             f"equipoise server stop {kit}",
             f"equipoise server start {kit}",
         )

@@ -162,7 +162,7 @@ def start(kit: KitFolder, data: Data = None, schema: SchemaFile = None, unit: Un
     def ready() -> None:
         host, port = opened.server
         output.say(f"{opened.name} is registered with the server {host}:{port}", wrap=False)
-        output.say("runs that a lead starts are executed here; Ctrl-C ends taking part")
+        output.say("runs that a lead starts are executed here; Ctrl-C stops the site")
         party.next_step("messages that were refused, with reasons:", f"equipoise site log {kit}")
 
     party.start(opened, ready, parties.start_variables(data, schema))

@@ -29,13 +29,13 @@ def watch(
     from equipoise.watch.serving import WatchServer
 
     if not folder.is_dir():
-        raise RunError(f"no folder {folder}; give that of a run, or one that holds runs")
+        raise RunError(f"no folder {folder}; name the folder of a run, or a folder of runs")
     try:
         with WatchServer(folder, port) as server:
             output.say(
                 "open ",
                 output.styled(server.address, "bold"),
-                " in a browser on this machine; Ctrl-C ends",
+                " in a browser on this machine; Ctrl-C stops",
                 wrap=False,
             )
             server.serve_forever(poll_interval=0.25)
