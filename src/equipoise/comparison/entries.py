@@ -382,7 +382,7 @@ def _common_metrics(first: RunResult, runs: Sequence[RunResult]) -> list[str]:
         if first.main_metric not in run.metrics:
             raise RunError(
                 f"{run.folder} did not measure {first.main_metric}, the main metric of "
-                f"{first.folder}; it has {', '.join(run.metrics)}: run it anew with "
+                f"{first.folder}; it has {', '.join(run.metrics)}: run it again with "
                 f"evaluation.main={first.main_metric}"
             )
     return [name for name in first.metrics if all(name in run.metrics for run in runs)]
@@ -521,7 +521,7 @@ def check_same_data(runs: Sequence[RunResult]) -> None:
         if twin.fingerprint != run.fingerprint:
             raise RunError(
                 f"{twin.folder} and {run.folder} cannot be compared: same settings, other data; "
-                "the data changed in between, so run the older one anew"
+                "the data changed in between, so run the older one again"
             )
 
 

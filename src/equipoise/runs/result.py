@@ -686,7 +686,7 @@ def _with_restarts(
     """Return facts with a note on each client that began afresh."""
     notes = list(facts.get("notes", []))
     for client, number in restarted:
-        notes.append(f"client {client!r} had lost its state and began afresh in round {number}")
+        notes.append(f"client {client!r} lost its state, which was reset in round {number}")
     return {**facts, "notes": notes} if restarted else facts
 
 
