@@ -443,7 +443,7 @@ def check_resumable(
     Raises:
         RunError: If the run is finished, damaged, or cannot be continued by this version.
     """
-    check_metadata(store.folder, store.meta)
+    check_metadata(store.folder, store.facts)
     saved = with_its_defaults(read_configuration(store.folder), store.meta("defaults"))
     _check_unfinished(store, saved, from_round)
     _check_can_be_rebuilt(store, saved, dataset, experiment)

@@ -443,7 +443,7 @@ def read_folder(
 
 def _check_status(run: Run, finished: bool) -> None:
     status = run.status
-    if status == "finished" or (not finished and run.models()):
+    if status == "finished" or (not finished and run.is_measured):
         return
     progress = f"round {run.last_round} of {run.config['rounds']}"
     if status == "running":
