@@ -28,6 +28,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _IGNORED = -100  # the class that torch's cross-entropy ignores by default
 _ONE = torch.ones(())  # the gradient of a loss with respect to itself
 
+# A function of outputs and targets that returns the loss and its gradient with respect to outputs.
 LossGradient = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -111,24 +112,21 @@ class DenseNetwork:
             y: The targets.
             loss: The loss and its gradient; see `loss_gradient`.
         """
-        return gradients_of(self.tensors, x.flatten(1), y, loss)
+        inputs = inputs_of_layers(x.flatten(1), self.tensors)
+        value, gradient = loss(inputs.pop(), y)
+        return value, gradients_of_layers(gradient, inputs, self.tensors[::2])
 
 
-def gradients_of(
-    parameters: list[Tensor], x: Tensor, y: Tensor, loss: LossGradient
-) -> tuple[Tensor, list[Tensor]]:
-    """Return the loss over a batch, and its gradients in the order of the parameters.
+def gradients_of_layers(
+    gradient: Tensor, inputs: list[Tensor], weights: list[Tensor]
+) -> list[Tensor]:
+    """Return the gradients of weights and biases, layer after layer.
 
     Args:
-        parameters: The weight and bias of each layer.
-        x: The inputs, one row per sample.
-        y: The targets.
-        loss: A function of outputs and targets that returns the loss and its gradient with respect
-            to the outputs.
+        gradient: The gradient of the outputs.
+        inputs: The inputs of the layers.
+        weights: Their weights.
     """
-    weights = parameters[::2]
-    inputs = _inputs_of_layers(x, weights, parameters[1::2])
-    value, gradient = loss(inputs.pop(), y)
     gradients: list[Tensor] = []  # from the last layer to the first, bias before weight
     for position in range(len(weights) - 1, -1, -1):
         gradients.append(gradient.sum(0))
@@ -137,15 +135,20 @@ def gradients_of(
             gradient = torch.mm(gradient, weights[position])
             gradient = relu_backward(gradient, inputs[position], 0)
     gradients.reverse()
-    return value, gradients
+    return gradients
 
 
-def _inputs_of_layers(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> list[Tensor]:
-    """Return the inputs of all layers, and the outputs of the last one."""
+def inputs_of_layers(x: Tensor, parameters: list[Tensor]) -> list[Tensor]:
+    """Return the inputs of all layers, and the outputs of the last one.
+
+    Args:
+        x: The inputs, one row per sample.
+        parameters: The weight and bias of each layer.
+    """
     values = [x]
-    last = len(weights) - 1
-    for position, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        x = torch._C._nn.linear(x, weight, bias)
+    last = len(parameters) - 2
+    for position in range(0, len(parameters), 2):
+        x = torch._C._nn.linear(x, parameters[position], parameters[position + 1])
         if position < last:
             x = torch.relu_(x)
         values.append(x)
@@ -172,12 +175,13 @@ def _cross_entropy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return value, torch._log_softmax_backward_data(gradient, scores, 1, torch.float32)
 
 
-def stacked_cross_entropy(outputs: Tensor, y: Tensor) -> tuple[list[float], Tensor]:
+def stacked_cross_entropy(outputs: Tensor, y: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Return the cross-entropy of each client of a stack, and the gradient of the outputs.
 
     Args:
         outputs: The outputs, of shape (clients, batch, classes).
         y: The classes, of shape (clients, batch).
+        scale: The gradient of the loss with respect to the cross-entropy.
     """
     clients, batch = y.shape
     scores = torch._log_softmax(outputs, 2, False)
@@ -188,10 +192,10 @@ def stacked_cross_entropy(outputs: Tensor, y: Tensor) -> tuple[list[float], Tens
     flat_scores = scores.view(clients * batch, -1)
     weight = torch.full((), float(batch))
     gradient = _nll_backward(
-        _ONE, flat_scores, y.reshape(-1), None, _MEAN, _IGNORED, weight
+        scale, flat_scores, y.reshape(-1), None, _MEAN, _IGNORED, weight
     ).view_as(scores)
     gradient = torch._log_softmax_backward_data(gradient, scores, 2, torch.float32)
-    return torch.stack(values).tolist(), gradient
+    return torch.stack(values), gradient
 
 
 def _squared_error(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.training.settings import Training
+from equipoise.tree import Tree
 
 GradientHook = Callable[[str, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """A gradient hook that subtracts one constant tree and adds another.
+
+    A hook of this form is applied to the gradients of several clients at once.
+
+    Attributes:
+        minus: The tree to subtract, first; None subtracts nothing.
+        plus: The tree to add; None adds nothing.
+
+    Example:
+        >>> hook = Correction(plus=Tree({"bias": torch.ones(2)}, "model"))
+        >>> hook("bias", torch.tensor([0.5, 1.0])).tolist()
+        [1.5, 2.0]
+    """
+
+    minus: Tree | None = None
+    plus: Tree | None = None
+
+    def __call__(self, name: str, gradient: Tensor) -> Tensor:
+        """Return the corrected gradient of a tensor.
+
+        Args:
+            name: The name of the tensor.
+            gradient: Its gradient.
+        """
+        if self.minus is not None:
+            gradient = gradient - self.minus[name].to(gradient.device)
+        if self.plus is not None:
+            gradient = gradient + self.plus[name].to(gradient.device)
+        return gradient
 
 
 def backward(loss: Tensor) -> None:
