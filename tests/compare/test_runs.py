@@ -14,6 +14,7 @@ from equipoise.comparison.executor import Progress
 from equipoise.comparison.plan import Cell
 from equipoise.comparison.run import compare
 from equipoise.data import federate, from_arrays
+from equipoise.experiment import ConfigurationError
 from equipoise.runs import Run
 from equipoise.storage.store import RunError, Store
 from equipoise.transports.workers import processes
@@ -61,6 +62,23 @@ def test_the_grid_point_is_chosen_on_validation_data(whole):
     assert dict(whole.entries[2].setting)["method.mu"] == max(
         sorted(scores), key=lambda mu: scores[mu]
     )
+
+
+@pytest.mark.parametrize(
+    "method", [{"name": "poise"}, {"name": "finetune", "validation": True, "tune_epochs": 1}]
+)
+def test_validation_data_that_a_method_trains_on_choose_nothing(method, tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="grid: .* trains on validation data"):
+        eq.compare(BASE, [method], seeds=[1], grid={"training.lr": [0.1, 0.2]}, out=tmp_path / "a")
+    with pytest.raises(ConfigurationError, match="select: .* trains on validation data"):
+        eq.compare(BASE, [{**method, "select": "validation"}], seeds=[1], out=tmp_path / "b")
+    assert not list(tmp_path.glob("*/runs/*"))
+
+
+def test_a_grid_over_a_method_that_holds_validation_data_out_runs(tmp_path: Path):
+    method = {"name": "poise", "fold": False}
+    grid = {"training.lr": [0.1, 0.2]}
+    assert not eq.compare(BASE, [method], seeds=[1], grid=grid, out=tmp_path, jobs=1).failures
 
 
 def test_a_grid_point_that_failed_for_a_seed_gives_way_to_one_that_did_not(tmp_path: Path):

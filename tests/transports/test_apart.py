@@ -354,51 +354,83 @@ def test_a_test_file_at_the_server_evaluates_the_common_model(tmp_path: Path) ->
 
 
 class Liar:
-    """A site that answers every step with what a test says."""
+    """A site that answers every step with bytes, or with entries that name the right request."""
 
-    def __init__(self, site: Any, answer: bytes) -> None:
+    def __init__(self, site: Any, lie: bytes | dict[str, Any]) -> None:
         self.site = site
-        self.reply = answer
+        self.lie = lie
 
     def answer(self, data: bytes) -> bytes:
-        if unpacked(data)["kind"] == "perform":
-            return self.reply
-        return bytes(self.site.answer(data))
+        honest = bytes(self.site.answer(data))
+        if unpacked(data)["kind"] != "perform":
+            return honest
+        if isinstance(self.lie, bytes):
+            return self.lie
+        return packed({**self.lie, "answers": unpacked(honest)["answers"]})
 
 
 REPLY = {"client": "bo", "seconds": 0.1}
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "lie",
     [
         b"",
         b"hello",
-        packed({"code": "the disk of patient 4711 is full"}),
-        packed({"code": 3}),
-        packed({"code": ""}),
-        packed({"code": "", "reply": REPLY, "up": 3}),
-        packed({"code": "", "reply": {**REPLY, "measured": "x"}, "up": Up(model=1)}),
-        packed({"code": "", "reply": {**REPLY, "measured": [1]}, "up": Up(model=1)}),
-        packed({"code": "", "reply": {**REPLY, "state": [1]}, "up": Up(model=1)}),
-        packed({"code": "", "reply": {**REPLY, "state": ["../x", 1, "0"]}, "up": Up(model=1)}),
-        packed({"code": "", "reply": {**REPLY, "stop": "end the run"}, "up": Up()}),
-        packed({"code": "", "reply": {**REPLY, "file": "../../x"}, "up": Up()}),
-        packed({"code": "", "reply": {**REPLY, "client": "ada"}, "up": Up()}),
-        packed({"code": "", "reply": {**REPLY, "unknown": 1}, "up": Up()}),
-        packed({"code": "", "reply": REPLY, "up": Up(served=3)}),
+        packed({"code": "", "reply": REPLY, "up": Up(model=1)}),
+        {"code": "the disk of patient 4711 is full"},
+        {"code": 3},
+        {"code": ""},
+        {"code": "", "reply": REPLY, "up": 3},
+        {"code": "", "reply": {**REPLY, "measured": "x"}, "up": Up(model=1)},
+        {"code": "", "reply": {**REPLY, "measured": [1]}, "up": Up(model=1)},
+        {"code": "", "reply": {**REPLY, "state": [1]}, "up": Up(model=1)},
+        {"code": "", "reply": {**REPLY, "state": ["../x", 1, "0"]}, "up": Up(model=1)},
+        {"code": "", "reply": {**REPLY, "stop": "end the run"}, "up": Up()},
+        {"code": "", "reply": {**REPLY, "file": "../../x"}, "up": Up()},
+        {"code": "", "reply": {**REPLY, "client": "ada"}, "up": Up()},
+        {"code": "", "reply": {**REPLY, "unknown": 1}, "up": Up()},
+        {"code": "", "reply": REPLY, "up": Up(served=3)},
     ],
 )
 def test_a_site_that_answers_nonsense_leaves_the_run_to_the_others(
-    answer: bytes, tmp_path: Path
+    lie: bytes | dict[str, Any], tmp_path: Path
 ) -> None:
     config = apart_config(tmp_path, "fedavg", rounds=1)
     transport = network_of(tmp_path).transport()
-    transport.sites["bo"] = Liar(transport.sites["bo"], answer)
+    transport.sites["bo"] = Liar(transport.sites["bo"], lie)
     run = run_apart(config, tmp_path / "run", transport)
     assert run.rounds()[0]["joined"] == ["ada", "cy", "di"]
     assert set(run.final()) == {"ada", "cy", "di"}
     assert {row["client"] for row in run.rejected()} == {"bo"}
+
+
+class Repeating:
+    """A site that answers each step a second time with its first answer."""
+
+    def __init__(self, site: Any) -> None:
+        self.site = site
+        self.first: bytes | None = None
+
+    def answer(self, data: bytes) -> bytes:
+        answer = bytes(self.site.answer(data))
+        if unpacked(data)["kind"] != "perform":
+            return answer
+        if self.first is None:
+            self.first = answer
+        return self.first
+
+
+def test_an_answer_to_an_earlier_request_does_not_count(tmp_path: Path) -> None:
+    config = apart_config(tmp_path, "fedavg", rounds=2)
+    transport = network_of(tmp_path).transport()
+    transport.sites["bo"] = Repeating(transport.sites["bo"])
+    run = run_apart(config, tmp_path / "run", transport)
+    assert [row["joined"] for row in run.rounds()] == [
+        ["ada", "bo", "cy", "di"],
+        ["ada", "cy", "di"],
+    ]
+    assert {row["reason"] for row in run.rejected()} == {"a reply to another request"}
 
 
 # Bad input, before anything is written.

@@ -29,7 +29,7 @@ class FairFed(Method):
     """Weigh clients more whose local fairness is close to that of all clients together.
 
     Every client measures the received model on its training data. The server moves its weight by
-    the distance between its fairness F_k and the global one (Eq. 6). Without `data.groups` no F_k
+    the distance between its fairness F_k and the global one. Without `data.groups` no F_k
     exists, and accuracies are compared instead.
 
     A client sends, besides its model, the number of its samples and of those that the model has
@@ -37,9 +37,9 @@ class FairFed(Method):
     are called positive.
 
     Attributes:
-        beta: Fairness budget beta of Eq. (6); with 0 it is FedAvg.
-        metric: F is the difference between groups in equal opportunity (EOD, Eq. 1) or in
-            demographic parity (SPD, Eq. 2).
+        beta: Fairness budget beta of Algorithm 1; with 0 it is FedAvg.
+        metric: F is the difference between groups in equal opportunity (EOD) or in
+            demographic parity (SPD).
         column: Column of `data.groups` that has the sensitive attribute A; by default the first.
         reference: Group with A = 1; all others have A = 0. By default the one with most samples.
         positive: Class that counts as positive, numbered from 0.
@@ -89,7 +89,7 @@ class FairFed(Method):
         return Up(correct=correct, samples=len(y), groups=names, called=called, counted=counted)
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
-        """Move the weights: omega_k - beta (Delta_k - mean of Delta), Eq. (6)."""
+        """Move the weights: omega_k - beta (Delta_k - mean of Delta), Algorithm 1."""
         total = sum(server.sizes.values())
         initial = {client: server.sizes[client] / total for client in ups.ids}  # n_k / sum n_i
         omega = np.array([state.omega.get(client, initial[client]) for client in ups.ids])
