@@ -31,7 +31,7 @@ from equipoise.training import (
     backward,
     minimise,
 )
-from equipoise.training.dense import DenseNetwork, LossGradient, loss_gradient
+from equipoise.training.direct import DirectNetwork, LossGradient, loss_gradient
 from equipoise.training.objective import Objective
 from equipoise.training.progress import Progress
 from equipoise.training.stack import Deferral, FitPlanned, PlannedFit
@@ -341,9 +341,9 @@ class Client:
         self, models: list[Model], losses: list[Loss], steppers: list[Stepper]
     ) -> Callable[[Batch], float]:
         """Return the function that takes one step on a batch and returns the first model's loss."""
-        network, gradient_of = self._dense_network(models, losses)
+        network, gradient_of = self._direct_network(models, losses)
         if network is not None and gradient_of is not None:
-            return self._dense_step(network, gradient_of, models[0], steppers[0])
+            return self._direct_step(network, gradient_of, models[0], steppers[0])
         for model in models:
             model.net.train()
         if len(models) == 1:
@@ -352,14 +352,14 @@ class Client:
         turns = [Turn() for _ in models]
         return partial(self._joint_step, models, losses, steppers, turns)
 
-    def _dense_network(
+    def _direct_network(
         self, models: list[Model], losses: list[Loss]
-    ) -> tuple[DenseNetwork | None, LossGradient | None]:
+    ) -> tuple[DirectNetwork | None, LossGradient | None]:
         """Return the network and the gradient of its loss if they need no autograd, else None."""
         is_supervised = len(models) == 1 and losses[0] is supervised
         if not is_supervised or self.training.precision != "float32":
             return None, None
-        return DenseNetwork.of(models[0]), loss_gradient(self._bench.supervise)
+        return DirectNetwork.of(models[0]), loss_gradient(self._bench.supervise)
 
     @property
     def _plans(self) -> bool:
@@ -392,8 +392,10 @@ class Client:
         objective = Objective.of(loss)
         if objective is None or not isinstance(gradient, Correction | None):
             return
-        network = DenseNetwork.of(model)
-        if network is None or not (network.flattens or len(self.task.shape) == 1):
+        network = DirectNetwork.of(model)
+        if network is None or not network.is_dense:
+            return
+        if not network.flattens and len(self.task.shape) != 1:
             return
         fit = PlannedFit(
             list(model.trained),
@@ -419,8 +421,8 @@ class Client:
         memory = copy.deepcopy(dict(fit.memory or {}))
         return FitResult(fit.progress.steps, fit.progress.mean_loss, 0, memory)
 
-    def _dense_step(
-        self, network: DenseNetwork, gradient_of: LossGradient, model: Model, stepper: Stepper
+    def _direct_step(
+        self, network: DirectNetwork, gradient_of: LossGradient, model: Model, stepper: Stepper
     ) -> Callable[[Batch], float]:
         """Return a step without autograd, which has the bits of one with it."""
 

@@ -25,7 +25,7 @@ from equipoise.runtime.isolation import preserve_global_state, time_limit
 from equipoise.runtime.messages import Job, Reply, Request, reply_file, round_of, state_name
 from equipoise.runtime.states import StateMissing, States
 from equipoise.storage.files import place
-from equipoise.training.dense import DenseNetwork
+from equipoise.training.direct import DirectNetwork
 from equipoise.training.stack import Deferral, FitPlanned, PlannedFit, train_stacks
 from equipoise.tree import Tree
 from equipoise.validation.imports import Imports
@@ -86,7 +86,8 @@ class ClientExecutor:
         if not mkl.is_reproducible() or "model" not in self.bench.architectures:
             return False
         with self.bench.lending():
-            return DenseNetwork.of(self.bench.take("model")) is not None
+            network = DirectNetwork.of(self.bench.take("model"))
+        return network is not None and network.is_dense
 
     def execute(
         self,

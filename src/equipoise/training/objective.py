@@ -15,7 +15,7 @@ from torch import Tensor
 
 from equipoise.losses.distillation import kl_divergence
 from equipoise.losses.terms import Distillation, Loss, Proximity, supervised_value
-from equipoise.training.dense import stacked_cross_entropy
+from equipoise.training.direct import stacked_cross_entropy
 
 _ONE = torch.ones(())
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from equipoise.data.samples import Samples
-from equipoise.training.dense import gradients_of_layers, inputs_of_layers, relu_backward
+from equipoise.training.direct import gradients_of_layers, inputs_of_layers, relu_backward
 from equipoise.training.objective import Objective, StackedLoss
 from equipoise.training.progress import Progress
 from equipoise.training.settings import Training
@@ -363,7 +363,7 @@ def _gradients_of_layers(
         weights: Stacks of their weights.
     """
     if len(gradient) == 1:
-        alone = gradients_of_layers(gradient[0], _first(inputs), _first(weights))
+        _, alone = gradients_of_layers(gradient[0], _first(inputs), _first(weights))
         return [values.unsqueeze(0) for values in alone]
     gradients: list[Tensor] = []  # from the last layer to the first, bias before weight
     for position in range(len(weights) - 1, -1, -1):

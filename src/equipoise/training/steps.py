@@ -96,7 +96,7 @@ class Stepper:
         if self.hook is not None:
             for name, tensor in zip(self.names, self.tensors, strict=True):
                 if tensor.grad is not None:
-                    tensor.grad = _laid_out(self.hook(name, tensor.grad), tensor)
+                    tensor.grad = in_layout_of(self.hook(name, tensor.grad), tensor)
         if self.training.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.tensors, self.training.clip)
         moving = [
@@ -189,11 +189,11 @@ def _slots(training: Training) -> tuple[str, ...]:
 def _remembered(state: Mapping[str, Any] | None, name: str, slot: str, tensor: Tensor) -> Tensor:
     if state and slot in state.get(name, {}):
         saved: Tensor = state[name][slot].to(tensor.device)
-        return saved.clone() if slot == "steps" else _laid_out(saved.clone(), tensor)
+        return saved.clone() if slot == "steps" else in_layout_of(saved.clone(), tensor)
     return torch.zeros((), device=tensor.device) if slot == "steps" else torch.zeros_like(tensor)
 
 
-def _laid_out(values: Tensor, tensor: Tensor) -> Tensor:
+def in_layout_of(values: Tensor, tensor: Tensor) -> Tensor:
     """Return values in the memory layout of a tensor, since fused kernels pair raw memory."""
     if values.stride() == tensor.stride():
         return values
