@@ -480,7 +480,9 @@ def test_a_folder_is_watched_until_it_is_interrupted(
     assert equipoise("watch", tmp_path, "--port", 7).out.splitlines() == [
         "open http://127.0.0.1:7/x in a browser on this machine; Ctrl-C stops", "viewer stopped; the runs continue",
     ]  # fmt: skip
-    with pytest.raises(RunError, match="no folder .*; name the folder of a run, or a folder of runs"):
+    with pytest.raises(
+        RunError, match="no folder .*; name the folder of a run, or a folder of runs"
+    ):
         watch.watch(tmp_path / "nothing")
 
 

@@ -44,12 +44,12 @@ class FromFile(dict[str, Any]):
 
     Attributes:
         typed: The names of code in it that the user gave on the command line.
-        places: File and line of each dotted key that the file has, for messages; empty for a key
+        locations: File and line of each dotted key that the file has, for messages; empty for a key
             that the command line sets.
     """
 
     typed: frozenset[str] = frozenset()
-    places: Mapping[str, str] = {}
+    locations: Mapping[str, str] = {}
 
     def changed(self, values: Mapping[str, Any], typed: Iterable[Any] = ()) -> FromFile:
         """Return the configuration with other values.
@@ -60,18 +60,18 @@ class FromFile(dict[str, Any]):
         """
         result = FromFile(values)
         result.typed = self.typed | named(list(typed))
-        result.places = self.places
+        result.locations = self.locations
         return result
 
-    def place_of(self, key: str) -> str | None:
+    def location_of(self, key: str) -> str | None:
         """Return file and line of a dotted key, or of the nearest section around it.
 
         Args:
             key: A key such as `training.lr`.
         """
         while key:
-            if key in self.places:
-                return self.places[key] or None
+            if key in self.locations:
+                return self.locations[key] or None
             key = key.rpartition(".")[0]
         return None
 
