@@ -35,7 +35,7 @@ METHODS: dict[str, Any] = {
     "fedequilibria": "fedequilibria",
     "poise": "poise",
     "finish": {"name": "fedavg", "finish": "poise"},
-    "composition": {"name": "scaffold", "inputs": "fedrdn", "finish": "finetune"},
+    "composition": {"name": "fedprox", "weights": "feddisco", "finish": "finetune"},
 }
 
 
