@@ -21,7 +21,7 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, Record, State, Up, write
 from equipoise.runtime.messages import Reply, Request, StateRef, state_file, state_name
 from equipoise.server import Server, ServerData
-from equipoise.storage.files import digest, place
+from equipoise.storage.files import digest, writable_path
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.task import Task
 from equipoise.transports.base import Monitor
@@ -347,9 +347,9 @@ def test_what_happened_where_belongs_to_the_next_round(monkeypatch: pytest.Monke
         found.append((record.round, record.seconds.get("joined@node")))
 
     play = Play(monkeypatch, Counting(), callbacks=[Calling(on_round=seen)])
-    play.monitor.by_place["joined@node"] = 2
+    play.monitor.by_location["joined@node"] = 2
     play.loop.run()
-    assert found == [(1, 2), (2, None), (3, None)] and not play.monitor.by_place
+    assert found == [(1, 2), (2, None), (3, None)] and not play.monitor.by_location
 
 
 # What is kept.
@@ -360,7 +360,7 @@ def test_a_commit_keeps_the_round_and_a_restart_finds_it(keeps: str, tmp_path: P
     store = Store.create(tmp_path / "run", "", {})
     names = {client: state_name(client, 1, 0, 1) for client in "ab"}
     for name in names.values():
-        write(Record(x=1), place(store.files, state_file(name)))
+        write(Record(x=1), writable_path(store.files, state_file(name)))
     kept = {
         client: StateRef(
             name,

@@ -13,7 +13,7 @@ import pytest
 
 from equipoise.runs import Run
 from equipoise.storage import store as store_module
-from equipoise.storage.files import place
+from equipoise.storage.files import writable_path
 from equipoise.storage.store import RoundRecord, RunError, Store
 from tests.helpers import half_finished
 from tests.helpers.runs import files_under
@@ -108,7 +108,7 @@ def written(
             for key, name in names.items()
         ]
         for name in names.values():
-            place(store.files, name).write_bytes(b"x")
+            writable_path(store.files, name).write_bytes(b"x")
         ids = [str(k) for k in cohort]
         measured = [(client, "global", "received", "test", "accuracy", 0.5) for client in ids]
         store.commit(

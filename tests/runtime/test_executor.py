@@ -372,9 +372,9 @@ def test_a_job_travels_as_text_and_another_protocol_is_refused() -> None:
 
 def test_a_monitor_that_nobody_listens_to_says_nothing_and_stops_nothing() -> None:
     monitor = Monitor()
-    assert monitor.interrupted() is False and not monitor.by_place
+    assert monitor.interrupted() is False and not monitor.by_location
     monitor.on_clients("client", 1, 2)
-    assert Monitor().by_place is not monitor.by_place
+    assert Monitor().by_location is not monitor.by_location
 
 
 # What is shared on the wire.

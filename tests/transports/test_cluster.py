@@ -87,7 +87,7 @@ def test_a_large_state_is_written_before_its_reply_counts_and_read_from_its_file
     states.limit = 2 * len(content[0])
     for name, data in zip(names, content, strict=True):
         reply = Reply("x", state=StateRef(name, len(data), digest_of(data)))
-        assert states.kept(reply, np.frombuffer(data, np.uint8), data) is reply
+        assert states.save_state(reply, np.frombuffer(data, np.uint8), data) is reply
         assert (tmp_path / state_file(name)).read_bytes() == data
     assert list(states.held) == names[1:]  # the oldest went
     assert states.of(names[1]) == content[1] and not store.put_names
@@ -102,7 +102,7 @@ def test_a_large_state_is_written_before_its_reply_counts_and_read_from_its_file
 def test_a_state_that_is_damaged_on_its_way_does_not_count(tmp_path: Path) -> None:
     data = dump(Record(own=1.0))
     name = state_name("ada", 1, 0, 1)
-    reply = References(Store(), tmp_path).kept(
+    reply = References(Store(), tmp_path).save_state(
         Reply("ada", state=StateRef(name, len(data), "0" * 64)), np.frombuffer(data, np.uint8), data
     )
     assert reply.state is None and reply.failure == f"state {name} was damaged on its way"

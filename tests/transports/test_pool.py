@@ -26,7 +26,7 @@ from equipoise.runtime import wire
 from equipoise.runtime.evaluation_messages import CheckState
 from equipoise.runtime.messages import Reply, Request, reply_file, state_file, state_name
 from equipoise.session import job_of
-from equipoise.storage.files import place
+from equipoise.storage.files import writable_path
 from equipoise.storage.store import RunError
 from equipoise.transports.base import Interrupted, Monitor
 from equipoise.transports.workers import memory, processes, sockets
@@ -35,7 +35,7 @@ from equipoise.tree import Tree
 from tests.helpers.callbacks import monitor_of
 from tests.helpers.runs import settings, sites
 
-SIZES = {f"c{place}": 40 - 5 * place for place in range(4)}
+SIZES = {f"c{index}": 40 - 5 * index for index in range(4)}
 
 
 @pytest.fixture(scope="module")
@@ -199,8 +199,8 @@ def opened(
 
 def asked(count: int = 4, tree: Tree | None = None, **more: Any) -> list[Request]:
     return [
-        Request(f"c{place % 4}", "client", Down(**({"model": tree} if tree else {})), 3, 9, **more)
-        for place in range(count)
+        Request(f"c{index % 4}", "client", Down(**({"model": tree} if tree else {})), 3, 9, **more)
+        for index in range(count)
     ]
 
 
@@ -334,7 +334,7 @@ def test_only_the_client_that_a_worker_had_begun_with_is_counted(opened: Any) ->
 
     pool, workers = opened(1, script=script)
     requests = [
-        Request(f"c{place % 4}", "client", Down(), 3, 99, attempt=place) for place in range(12)
+        Request(f"c{index % 4}", "client", Down(), 3, 99, attempt=index) for index in range(12)
     ]
     assert [reply.client for reply in workers.exchange(requests)] == [
         request.client for request in requests
@@ -352,7 +352,7 @@ def test_a_client_that_hangs_costs_one_deadline_and_is_out_of_the_round(
         1, script=lambda request: None if request.client == "c1" else echo(request)
     )
     request = asked(2, exchange=1)[1]
-    left = place(tmp_path / "files", state_file(state_name("c1", 3, 0, 1)))
+    left = writable_path(tmp_path / "files", state_file(state_name("c1", 3, 0, 1)))
     left.parent.mkdir(parents=True, exist_ok=True)
     left.touch()
     began = pool.now
@@ -411,7 +411,7 @@ def test_a_worker_that_is_never_ready_ends_the_run(opened: Any) -> None:
 
 def test_large_replies_are_read_from_their_files(opened: Any, tmp_path: Path) -> None:
     def script(request: Request) -> Reply:
-        path = place(tmp_path / "files", reply_file(request))
+        path = writable_path(tmp_path / "files", reply_file(request))
         path.parent.mkdir(parents=True, exist_ok=True)
         write(Up(word="from a file"), path)
         return Reply(request.client, None, file=reply_file(request))

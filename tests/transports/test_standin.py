@@ -384,7 +384,7 @@ def test_replies_come_in_the_order_of_the_requests_and_large_clients_are_asked_f
     assert travelled(ray) == [["c00"], ["c01"], ["c02"], ["c03"]]
     assert [call.process.machine.id for call in performed(ray)] == ["1", "2", "1", "2"]
     assert seen == [("client", number, 4) for number in (1, 2, 3, 4)]
-    assert monitor.by_place == {
+    assert monitor.by_location == {
         "clients@10.0.0.1:1": 2, "seconds@10.0.0.1:1": 1.0, "bytes@10.0.0.1:1": 20,
         "clients@10.0.0.1:2": 2, "seconds@10.0.0.1:2": 1.0, "bytes@10.0.0.1:2": 20,
     }  # fmt: skip
@@ -709,9 +709,9 @@ def test_without_any_node_it_waits_for_one(
 
     assert words(lost_for(ray, cluster, monitor, 59.0, joins)) == ALL
     assert (
-        monitor.by_place["lost@10.0.0.1:1"]
-        == monitor.by_place["lost@10.0.0.1:2"]
-        == monitor.by_place["joined@10.0.0.1:3"]
+        monitor.by_location["lost@10.0.0.1:1"]
+        == monitor.by_location["lost@10.0.0.1:2"]
+        == monitor.by_location["joined@10.0.0.1:3"]
         == 1
     )
     assert "no node is left; waiting 60 s for one" in caplog.text

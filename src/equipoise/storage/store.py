@@ -359,8 +359,8 @@ class Store:
 
     def _insert_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
-            places = ", ".join("?" * len(rows[0]))
-            self.db.executemany(f"insert into {table} values ({places})", rows)
+            placeholders = ", ".join("?" * len(rows[0]))
+            self.db.executemany(f"insert into {table} values ({placeholders})", rows)
 
     def _delete_final_values(self, clients: Iterable[str]) -> None:
         """Delete the final values of clients that have new ones after they had missed the end."""
