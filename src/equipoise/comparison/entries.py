@@ -382,7 +382,7 @@ def _common_metrics(first: RunResult, runs: Sequence[RunResult]) -> list[str]:
         if first.main_metric not in run.metrics:
             raise RunError(
                 f"{run.folder} did not measure {first.main_metric}, the main metric of "
-                f"{first.folder}; it has {', '.join(run.metrics)}: run it anew with "
+                f"{first.folder}; it has {', '.join(run.metrics)}: run it again with "
                 f"evaluation.main={first.main_metric}"
             )
     return [name for name in first.metrics if all(name in run.metrics for run in runs)]
@@ -448,7 +448,7 @@ def read_folder(
 
 def _check_status(run: Run, finished: bool) -> None:
     status = run.status
-    if status == "finished" or (not finished and run.models()):
+    if status == "finished" or (not finished and run.is_measured):
         return
     progress = f"round {run.last_round} of {run.config['rounds']}"
     if status == "running":
@@ -526,7 +526,7 @@ def check_same_data(runs: Sequence[RunResult]) -> None:
         if twin.fingerprint != run.fingerprint:
             raise RunError(
                 f"{twin.folder} and {run.folder} cannot be compared: same settings, other data; "
-                "the data changed in between, so run the older one anew"
+                "the data changed in between, so run the older one again"
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +51,19 @@ class Failure:
     partition: str
     seed: int
     reason: str
+
+
+def with_partition_names(failures: Iterable[Failure], entries: Sequence[Entry]) -> list[Failure]:
+    """Return failures with the partition that "auto" stands for, if some run of it finished."""
+    names = {}
+    for entry in entries:
+        names[str(entry.run.config["data"]["partition"])] = entry.run.partition
+    named = []
+    for failure in failures:
+        partition, comma, sweep = failure.partition.partition(", ")
+        name = names.get(partition, partition)
+        named.append(replace(failure, partition=f"{name}{comma}{sweep}"))
+    return named
 
 
 @dataclass(frozen=True)
@@ -422,7 +435,7 @@ def _restored(folder: Path, entries: Sequence[Entry], saved: Mapping[str, Any]) 
         comparison = Comparison(
             with_targets(entries, target, baseline),
             baseline,
-            [Failure(**row) for row in saved["failures"]],
+            with_partition_names([Failure(**row) for row in saved["failures"]], entries),
             folder,
             level=float(saved["level"]),
             measure=str(saved.get("measure", "average")),

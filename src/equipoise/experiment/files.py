@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, overload
 
-from equipoise.validation import safe_yaml
 from equipoise.validation.imports import FromFile
 from equipoise.validation.names import quoted
+from equipoise.validation.safe_yaml import Unreadable
+from equipoise.validation.yaml_sections import read_with_lines
 
 
 class ConfigurationError(ValueError):
@@ -30,16 +31,16 @@ def load(path: Path | str) -> FromFile:
                 f"no experiment file {path}; give the path of a YAML file, "
                 "or flags such as --data digits --method fedavg"
             )
-        content = safe_yaml.read(path)
-    except (safe_yaml.Unreadable, OSError) as error:
+        content, lines = read_with_lines(path)
+    except (Unreadable, OSError) as error:
         raise ConfigurationError(str(error)) from None
     if not isinstance(content, dict):
         raise ConfigurationError(
             f"{path}: expected a mapping such as `method: fedavg`, got {type(content).__name__}"
         )
     config = FromFile(content)
-    lines = safe_yaml.key_lines(path)
-    config.locations = {key: f"{path}, line {line}" for key, line in lines.items()}
+    file = str(path)
+    config.locations = {key: f"{file}, line {line}" for key, line in lines.items()}
     return config
 
 

@@ -27,6 +27,7 @@ from equipoise.runs.baseline import ALONE, check_comparable, has_old_fingerprint
 from equipoise.runs.clinical import ByClient
 from equipoise.runs.curves import (
     Curve,
+    EndPoint,
     History,
     end_point,
     read_curve,
@@ -373,7 +374,9 @@ def read_result(
 
 
 def read_main(run: Run) -> MetricResult:
-    """Read the main metric of the main model only, which is faster than the whole result.
+    """Read values and curve of the main metric of the main model, and nothing else.
+
+    That is much faster than the whole result, for the overview of a folder with many runs.
 
     Args:
         run: An open run.
@@ -382,8 +385,7 @@ def read_main(run: Run) -> MetricResult:
         RunError: The run is damaged.
     """
     with run.one_moment():
-        reader = _Reader(run, run.main_metric)
-        return reader.metric(reader.main_metric, reader.main_model)
+        return _Reader(run, run.main_metric).main()
 
 
 def condition_name(partition: str, varied: Iterable[tuple[str, Any]] = ()) -> str:
@@ -410,12 +412,31 @@ class _Reader:
         self.run = run
         self.main_metric = main_metric
         self.main_model = main_model or run.main_model
-        self.test_sizes = run.test_sizes
-        self.majority = for_each_client(run, run.majority())
-        self.end = end_point(run)
-        self.rounds = run.rounds()
-        self.finish = run.finish()
-        self.unevaluated = self._unevaluated()
+
+    @cached_property
+    def test_sizes(self) -> dict[str, int]:
+        """Client -> number of test samples."""
+        return self.run.test_sizes
+
+    @cached_property
+    def majority(self) -> dict[str, float]:
+        """Client -> accuracy of always predicting the most frequent class of its test data."""
+        return for_each_client(self.run, self.run.majority())
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The records of the rounds of training."""
+        return self.run.rounds()
+
+    @cached_property
+    def finish(self) -> list[dict[str, Any]]:
+        """The records after the last round."""
+        return self.run.finish()
+
+    @cached_property
+    def end(self) -> EndPoint | None:
+        """The last point of a curve, if a record follows the last round."""
+        return end_point(self.run, self.finish)
 
     def result(self, details: bool) -> RunResult:
         run = self.run
@@ -431,7 +452,7 @@ class _Reader:
         return RunResult(
             folder=run.folder,
             config=run.config,
-            data=run.store.meta("data"),
+            data=run.data,
             task=run.task,
             fingerprint=run.store.meta("fingerprint"),
             main_model=self.main_model,
@@ -448,7 +469,7 @@ class _Reader:
             cost=self._cost() | self._distances(),
             rejected=len(self._rejected()),
             unevaluated=self.unevaluated,
-            created=run.store.meta("created"),
+            created=run.created,
             version=run.store.meta("version"),
             environment=run.store.meta("environment"),
             outdated=run.outdated,
@@ -464,8 +485,9 @@ class _Reader:
         rows = self.run.store.rows("select client from rejected where exchange > 0")
         return [row["client"] for row in rows]
 
-    def _unevaluated(self) -> list[str]:
-        """Return the clients without values of the last evaluation.
+    @cached_property
+    def unevaluated(self) -> list[str]:
+        """The clients without values of the last evaluation.
 
         A record after the last round evaluates those again that were missing before.
         """
@@ -524,6 +546,15 @@ class _Reader:
         threshold = evaluation.get("threshold", 50)
         return group_report(
             tables, self.run.clients, threshold, evaluation.get("group_minimum", 10)
+        )
+
+    def main(self) -> MetricResult:
+        """Return values and curve of the main metric of the main model."""
+        final = self.run.final(self.main_metric, self.main_model)
+        return MetricResult(
+            metric=find(self.main_metric, self.run.task),
+            values=for_each_client(self.run, final),
+            curve=read_curve(self.run, self.main_metric, self.main_model, final, self.end),
         )
 
     def metric(self, name: str, model: str) -> MetricResult:
@@ -691,7 +722,7 @@ def _with_restarts(
     """Return facts with a note on each client that began afresh."""
     notes = list(facts.get("notes", []))
     for client, number in restarted:
-        notes.append(f"client {client!r} had lost its state and began afresh in round {number}")
+        notes.append(f"client {client!r} lost its state, which was reset in round {number}")
     return {**facts, "notes": notes} if restarted else facts
 
 

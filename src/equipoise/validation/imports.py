@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -270,7 +271,7 @@ def _imported(name: str, kind: str, fits: Callable[[Any], bool]) -> Any:
     except ImportError as error:
         raise UnknownName(
             f"unknown {kind} {name!r}: cannot import {module_name!r} ({error}); "
-            "is it installed, or on the Python path?"
+            f"{_import_advice(module_name)}"
         ) from error
     member: Any = module
     for part in attribute.split("."):
@@ -284,6 +285,14 @@ def _imported(name: str, kind: str, fits: Callable[[Any], bool]) -> Any:
                 "name that module before the colon"
             )
     return member
+
+
+def _import_advice(module: str) -> str:
+    """Return what to do so that Python finds a module."""
+    top = module.partition(".")[0]
+    if Path(f"{top}.py").is_file() or Path(top).is_dir():
+        return f"{top} is in this folder: set PYTHONPATH=. in the environment, so that it is found"
+    return "install its package, or add its folder to PYTHONPATH in the environment"
 
 
 def _is_kind(candidate: Any, base: type, instance: bool) -> bool:
