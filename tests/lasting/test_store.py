@@ -26,10 +26,10 @@ from equipoise.storage.files import (
     in_subfolder,
     is_left_over,
     names_in,
-    place,
     save_output,
     sync,
     unlink,
+    writable_path,
 )
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import DATABASE, RoundRecord, RunError, Store
@@ -52,7 +52,7 @@ def server(store: Store, number: int, attempt: int = 0) -> tuple[str, str, str, 
 
 def client(store: Store, own: str, number: int) -> tuple[str, str, str, str]:
     name = in_subfolder(own, f"client-{own}-r{number}a0x1.safetensors")
-    write(Record(number=number), place(store.files, name))
+    write(Record(number=number), writable_path(store.files, name))
     return "client", own, name, digest(store.files / name)
 
 
@@ -395,14 +395,14 @@ def test_names_that_a_killed_process_may_leave(name: str, left: bool) -> None:
 
 def test_files_of_clients_lie_in_folders_of_their_first_two_letters(tmp_path: Path) -> None:
     assert in_subfolder("7c01", "x") == "7c/x"
-    assert place(tmp_path, "7c/x") == tmp_path / "7c" / "x" and (tmp_path / "7c").is_dir()
+    assert writable_path(tmp_path, "7c/x") == tmp_path / "7c" / "x" and (tmp_path / "7c").is_dir()
     assert (
-        place(tmp_path, "7c/y").parent.is_dir()
-        and place(tmp_path / "none", "y") == tmp_path / "none" / "y"
+        writable_path(tmp_path, "7c/y").parent.is_dir()
+        and writable_path(tmp_path / "none", "y") == tmp_path / "none" / "y"
         and not (tmp_path / "none").exists()
     )
     assert (
-        place(tmp_path / "none", "7c/y") == tmp_path / "none" / "7c" / "y"
+        writable_path(tmp_path / "none", "7c/y") == tmp_path / "none" / "7c" / "y"
         and not (tmp_path / "none").exists()
     )
     (tmp_path / "7c" / "x").write_text("")

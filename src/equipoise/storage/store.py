@@ -242,8 +242,10 @@ class Store:
 
     def facts(self, keys: Collection[str]) -> dict[str, Any]:
         """Return the known facts about the run with some keys, in one query."""
-        places = ", ".join("?" * len(keys))
-        rows = self.tuples(f"select key, value as text from meta where key in ({places})", keys)
+        placeholders = ", ".join("?" * len(keys))
+        rows = self.tuples(
+            f"select key, value as text from meta where key in ({placeholders})", keys
+        )
         return {key: parsed(text, self.folder) for key, text in rows}
 
     def resume_command(self, options: str = "") -> str:
