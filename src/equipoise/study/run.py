@@ -42,7 +42,7 @@ class StudyOutcome:
 
 
 def results_path(study: Study, scale: str) -> Path:
-    """Return the folder of the results of a study: `results` next to its file."""
+    """Return the file of the results of a study, in the folder `results` next to its file."""
     return study.path.parent / "results" / f"{study.name}.{scale}.jsonl"
 
 
