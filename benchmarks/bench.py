@@ -1,4 +1,6 @@
-"""Runs all contenders side by side, in random order, several times, and writes variants.json and VARIANTS.md."""
+"""Runs all contenders side by side, in random order, several times, and writes variants.json and
+VARIANTS.md.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ CORES = os.cpu_count() or 1
 RUN_SECONDS = 1800
 TRIES = 4
 QUIET_WAIT_SECONDS = 60
-# /proc counts CPU time in ticks of 10 ms per core; in a short round a few of them look like foreign load.
+# /proc counts CPU time in ticks of 10 ms per core; in a short round a few of them look like foreign
+# load.
 TICK_ALLOWANCE_SECONDS = 0.05
 # Against the fastest of their kind in the first repetition: those behind are not run again.
 SLOWEST_LOOP, SLOWEST_PEER = 1.15, 2.2
@@ -125,7 +128,8 @@ def run(entry: Entry, workload: str, rounds: int, seed: int) -> Result:
 
 
 def quiet_rounds(result: Result, limit: float) -> list[int]:
-    """The rounds that count: not the first, which warms up, and none in which others used the machine.
+    """The rounds that count: not the first, which warms up, and none in which others used the
+    machine.
 
     >>> quiet_rounds({"seconds": [9.0, 1.0, 1.0], "foreign": [0.0, 0.0, 0.9]}, limit=0.05)
     [1]
@@ -140,7 +144,10 @@ def quiet_rounds(result: Result, limit: float) -> list[int]:
 
 
 def undisturbed_run(entry: Entry, workload: str, rounds: int, seed: int, limit: float) -> Result:
-    """Repeats a run while at least half of its rounds were disturbed; keeps the quietest if none was quiet enough."""
+    """Repeats a run while at least half of its rounds were disturbed.
+
+    Keeps the quietest if none was quiet enough.
+    """
     tried = []
     for attempt in range(TRIES):
         wait_for_quiet(limit)
@@ -218,7 +225,9 @@ def compete(workload: str, options: argparse.Namespace) -> Result:
 
 
 def worth_repeating(entry: Entry, results: dict[Entry, list[Result]]) -> bool:
-    """Whether a run came near the fastest of its kind in the first repetition, or was disturbed in it."""
+    """Whether a run came near the fastest of its kind in the first repetition, or was disturbed in
+    it.
+    """
     first, kind = results[entry][0], kind_of(entry)
     fastest = min(
         repeated[0]["median_seconds"]

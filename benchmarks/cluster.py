@@ -3,7 +3,8 @@
     python benchmarks/cluster.py                          # starts two nodes of one core each on 127.0.0.1, against --workers 2
     python benchmarks/cluster.py --address 10.0.0.5:6379  # a cluster that runs, against one worker per core of this machine
 
-Prints a section for RESULTS.md. Linux only: CPU time and memory are read from /proc. CPU of other machines is not counted.
+Prints a section for RESULTS.md. Linux only: CPU time and memory are read from /proc. CPU of other
+machines is not counted.
 """
 
 from __future__ import annotations

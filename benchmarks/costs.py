@@ -1,4 +1,6 @@
-"""What a run costs besides its rounds: memory by number of clients, time until the first client trains, time of `--help`. Writes COSTS.md."""
+"""What a run costs besides its rounds: memory by number of clients, time until the first client
+trains, time of `--help`. Writes COSTS.md.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ rounds: 1
 
 
 def first_client() -> None:
-    """`equipoise run` on Fashion-MNIST in this process; prints the seconds from its start to the first client's training."""
+    """`equipoise run` on Fashion-MNIST in this process.
+
+    Prints the seconds from its start to the first client's training.
+    """
     from equipoise.cli import main
     from equipoise.runtime import wire
 
@@ -57,7 +62,10 @@ def memory(clients: int) -> None:
 
 
 def child(*words: str) -> str:
-    """Runs this script for one measurement, in a folder of its own; returns the last line it prints."""
+    """Runs this script for one measurement, in a folder of its own.
+
+    Returns the last line it prints.
+    """
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             **os.environ,

@@ -1,7 +1,9 @@
-"""What a round of five methods costs in Equipoise, beside a plain loop that makes the same passes; writes PLAIN.md.
+"""What a round of five methods costs in Equipoise, beside a plain loop that makes the same passes;
+writes PLAIN.md.
 
-Both sides train on the same batches of the same clients from the same initial parameters, in one process and on one thread. They take
-turns client by client, and methods round by round: whatever else the machine does meets all of them.
+Both sides train on the same batches of the same clients from the same initial parameters, in one
+process and on one thread. They take turns client by client, and methods round by round: whatever
+else the machine does meets all of them.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ CASES = [
     Case("corefed", {"model": "simple_cnn"}, options={"rep": "literal"}),
     Case("fedavg", {"model": "moon_cnn"}),
     Case("kdia", {"model": "moon_cnn"}, options={"preset": "quick"}),
-    # The private network takes some five times as long as the others: a quarter of the samples keeps the run short.
+    # The private network takes some five times as long as the others: a quarter of the samples
+    # keeps the run short.
     Case("fedavg", {"model": "private_cnn"}, samples=1_500),
     Case("fedekd", {"private": "private_cnn", "proxy": "proxy_cnn"}, samples=1_500),
 ]
@@ -129,7 +132,9 @@ def initial_network(case: Case, name: str, task: eq.Task) -> nn.Module:
 
 
 class Watch:
-    """Wall and CPU time of two sides that take turns, and how much of the machine others used meanwhile."""
+    """Wall and CPU time of two sides that take turns, and how much of the machine others used
+    meanwhile.
+    """
 
     def __init__(self) -> None:
         self.wall = {"ours": 0.0, "plain": 0.0}
@@ -156,7 +161,9 @@ class Watch:
 
 
 class Duel:
-    """One case: the rounds of both sides, without the first, which warms up, and how far apart their models are."""
+    """One case: the rounds of both sides, without the first, which warms up, and how far apart
+    their models are.
+    """
 
     def __init__(self, case: Case, federation: Federation, rounds: int, folder: Path) -> None:
         self.case, self.task = case, federation.task
@@ -219,7 +226,9 @@ def run(cases: list[Case], rounds: int, folder: Path) -> list[Duel]:
 
 
 def distance(one: list[Tensor], other: list[Tensor], case: Case, task: eq.Task) -> float:
-    """How far apart the trained parameters of two models are, as a share of how far one came from the start."""
+    """How far apart the trained parameters of two models are, as a share of how far one came from
+    the start.
+    """
     net = initial_network(case, "proxy" if "proxy" in case.models else "model", task)
     trained, entries = dict(net.named_parameters()), net.state_dict()
 

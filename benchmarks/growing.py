@@ -1,4 +1,5 @@
-"""One run of a growing series, in a process of its own: `growing.py play SPEC` takes turns with others, `growing.py resume FOLDER` goes on with it.
+"""One run of a growing series, in a process of its own: `growing.py play SPEC` takes turns with
+others, `growing.py resume FOLDER` goes on with it.
 
 Says in a file beside the run what it took until the first round began, and the most memory it had.
 """
@@ -45,7 +46,10 @@ class Memory(threading.Thread):
 
 
 def play(spec: dict[str, Any]) -> None:
-    """Rounds at whose ends this process waits for its turn; before them `fill` rounds in which every client takes part once, so that each has a state."""
+    """Rounds at whose ends this process waits for its turn.
+
+    Before them `fill` rounds in which every client takes part once, so that each has a state.
+    """
     meter, facts, folder, fill = Meter(), {}, Path(spec["folder"]), spec["fill"]
     memory = Memory(spec["experiment"]["workers"])
     choose = Loop._choose

@@ -1,10 +1,12 @@
-"""How cost grows with clients, cohort, rounds, parameters and measuring; writes GROWTH.md from growth.json, which keeps the last result of every series.
+"""How cost grows with clients, cohort, rounds, parameters and measuring; writes GROWTH.md from
+growth.json, which keeps the last result of every series.
 
     python benchmarks/growth.py                                      # all series, hours
     python benchmarks/growth.py --series clients-fedavg --largest 10000
 
-On synthetic data (nothing here says how good a method is). The runs of a series live at once and take turns round by round, as in paired.py; a round's growth is the
-median of the ratios to the same round of the series' second run. In process, one thread.
+On synthetic data (nothing here says how good a method is). The runs of a series live at once and
+take turns round by round, as in paired.py; a round's growth is the median of the ratios to the same
+round of the series' second run. In process, one thread.
 """
 
 from __future__ import annotations
@@ -115,7 +117,8 @@ SERIES = {
 }
 
 
-# What is asked: series, size, column, at most. Times are of an idle machine, and CPU seconds are what is measured.
+# What is asked: series, size, column, at most. Times are of an idle machine, and CPU seconds are
+# what is measured.
 ASKED = [
     ("clients-fedavg", 100_000, "ratio", 1.1), ("clients-scaffold", 100_000, "ratio", 1.1), ("clients-scaffold", 100_000, "memory", 2_048),
     ("clients-fedakd", 100_000, "memory", 2_048), ("clients-scaffold", 100_000, "in one folder", 10_000),
@@ -182,7 +185,9 @@ def measure(name: str, series: Series, largest: int) -> list[Row]:
 def of_rounds(
     found: dict[int, list[dict[str, float]]], size: int, sizes: list[int], name: str
 ) -> Row:
-    """CPU and wall seconds of a round, and its ratio to the reference: the same round of the second size, or the first rounds of the same run."""
+    """CPU and wall seconds of a round, and its ratio to the reference: the same round of the second
+    size, or the first rounds of the same run.
+    """
     cpu = [lap["cpu_seconds"] for lap in found[size]]
     tenth = max(1, len(cpu) // 10)
     reference = (
@@ -201,7 +206,10 @@ def of_rounds(
 
 
 def afterwards(run: Path) -> Row:
-    """What the run left, and what it costs to go on with it and to look at it; seconds are of CPU."""
+    """What the run left, and what it costs to go on with it and to look at it.
+
+    Seconds are of CPU.
+    """
     facts = json.loads(run.with_name(f"{run.name}.json").read_text())
     contents = [[Path(place) / file for file in files] for place, _, files in os.walk(run)]
     everything = [path for files in contents for path in files]
@@ -248,7 +256,8 @@ def children() -> float:
 
 
 def exponent(rows: list[Row], what: str) -> str:
-    """Of size, in the fit of a power to the measured values; the last two decades where there are more.
+    """Of size, in the fit of a power to the measured values; the last two decades where there are
+    more.
 
     >>> exponent([{"size": 10, "cpu": 2.0}, {"size": 100, "cpu": 20.0}], "cpu")
     '1.00'
@@ -294,7 +303,9 @@ def table(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def asked(everything: dict[str, Any]) -> list[str]:
-    """What is asked and what was found, at the size that is asked for or else at the largest that was measured."""
+    """What is asked and what was found, at the size that is asked for or else at the largest that
+    was measured.
+    """
     titles = {what: title for what, (title, _) in COLUMNS.items()} | {
         "ratio": "a round, of one of the second size"
     }

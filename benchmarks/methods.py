@@ -1,9 +1,11 @@
-"""What a round of every registered method costs beside a round of FedAvg: CPU time and bytes, in one run; writes METHODS.md.
+"""What a round of every registered method costs beside a round of FedAvg: CPU time and bytes, in
+one run; writes METHODS.md.
 
     EQUIPOISE_DATA=/folder/with/fashion_mnist.npz python benchmarks/methods.py
 
-All methods live at once in this process, on one thread. In each repetition, in random order, FedAvg plays a round and then the method plays one: a ratio is
-of two rounds that follow each other, so whatever else the machine does meets both.
+All methods live at once in this process, on one thread. In each repetition, in random order, FedAvg
+plays a round and then the method plays one: a ratio is of two rounds that follow each other, so
+whatever else the machine does meets both.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from equipoise.training.workbench import one_thread
 from stepping import stepped
 
 CLIENTS, SAMPLES, NETWORK, BATCH, SEED = 10, 3_000, "moon_cnn", 32, 0
-# Options under which a method does in the first rounds what it does later, or that keep a round within seconds.
+# Options under which a method does in the first rounds what it does later, or that keep a round
+# within seconds.
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedcog": {"start_round": 1, "steps": 50, "images": 64},
     "kdia": {"preset": "quick"},

@@ -1,12 +1,15 @@
-"""Contenders that live at once and take turns, round by round: what a difference of a few percent can rest on. Writes RESULTS.md.
+"""Contenders that live at once and take turns, round by round: what a difference of a few percent
+can rest on. Writes RESULTS.md.
 
     python benchmarks/paired.py                                   # W1, W2, W3 with all contenders
     python benchmarks/paired.py --quick                           # W2 and W3 beside the bound; prints, and writes nothing
     python benchmarks/paired.py --quick --before /tmp/before      # and beside another tree of Equipoise: git worktree add /tmp/before COMMIT
 
-On virtual machines a fixed loop on an idle core varies by 1.7 times for seconds at a time, so that runs that follow each other cannot be compared finely.
-Here every contender plays the same round, one right after another in random order, each stopped with all its processes while another plays; a ratio is of the same round of two
-contenders. An identical copy of ours takes part as a control: what its ratio strays from 1 is noise, and no ratio within that is called a difference.
+On virtual machines a fixed loop on an idle core varies by 1.7 times for seconds at a time, so that
+runs that follow each other cannot be compared finely. Here every contender plays the same round,
+one right after another in random order, each stopped with all its processes while another plays; a
+ratio is of the same round of two contenders. An identical copy of ours takes part as a control:
+what its ratio strays from 1 is noise, and no ratio within that is called a difference.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ from measure import TURNS, family
 from workloads import WORKLOADS
 
 CONTROL, BEFORE = "control", "before"
-# The fastest of the bound's loops in the last whole benchmark (bench.py); all contenders at once leave no time for the others.
+# The fastest of the bound's loops in the last whole benchmark (bench.py); all contenders at once
+# leave no time for the others.
 BOUND_VARIANTS = {
     "W1": "channels_last",
     "W2": "bare",
@@ -98,7 +102,9 @@ class Player:
         return found
 
     def hold(self, how: signal.Signals) -> None:
-        """Stop all its processes, or let them go on: one that only waits at the end of a round may have others that begin with the next."""
+        """Stop all its processes, or let them go on: one that only waits at the end of a round may
+        have others that begin with the next.
+        """
         for pid in family(self.process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, how)
@@ -109,7 +115,9 @@ class Player:
         return last_line(self.errors.read())
 
     def close(self) -> None:
-        """End it with all its processes; its group first, and what it adopted by closing the pipes it waits on."""
+        """End it with all its processes; its group first, and what it adopted by closing the pipes
+        it waits on.
+        """
         self.hold(signal.SIGCONT)
         os.close(self.tell)
         os.close(self.hear)
@@ -159,7 +167,10 @@ def line_of(
 def compete(
     workload: str, wanted: Sequence[str], counted: int, before: Path | None = None, seed: int = 0
 ) -> Found:
-    """All rounds of one workload. The first warm up, and the last is left out: in it some evaluate."""
+    """All rounds of one workload.
+
+    The first warm up, and the last is left out: in it some evaluate.
+    """
     found, rounds, order = Found(workload), WARM_UP + counted + 1, random.Random(seed)
     active: dict[str, Player] = {}
 
@@ -217,7 +228,9 @@ def ratios(found: Found, name: str, what: str, to: str = "ours") -> tuple[float,
 
 
 def noise(found: Found, what: str) -> float:
-    """The factor that the control's interval reaches, one way or the other; infinite without a control."""
+    """The factor that the control's interval reaches, one way or the other; infinite without a
+    control.
+    """
     if CONTROL not in found.laps:
         return float("inf")
     _, low, high = ratios(found, CONTROL, what)

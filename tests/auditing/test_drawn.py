@@ -1,4 +1,6 @@
-"""The pictures of an audit of findings that are made up: what is drawn, from how many clients on it is drawn otherwise, and the words beside it."""
+"""The pictures of an audit of findings that are made up: what is drawn, from how many clients on it
+is drawn otherwise, and the words beside it.
+"""
 
 from __future__ import annotations
 
@@ -382,7 +384,9 @@ def test_a_name_stands_right_of_its_point_or_left_where_the_picture_ends(
 
 
 def test_a_name_goes_above_or_below_where_both_sides_are_taken() -> None:
-    """300 pixels for 216 points: a neighbour 20 points away leaves no room for a name between the two."""
+    """300 pixels for 216 points: a neighbour 20 points away leaves no room for a name between the
+    two.
+    """
     step = 20 / 216
     above = named((0.5, 0.5), (0.5 - step, 0.5), (0.5 + step, 0.5))[0]
     assert above.xyann == (0, 7) and (above.get_ha(), above.get_va()) == ("center", "bottom")

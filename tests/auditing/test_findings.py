@@ -1,4 +1,6 @@
-"""What follows from summaries that are made up, and what is printed of it: by hand, without an audit."""
+"""What follows from summaries that are made up, and what is printed of it: by hand, without an
+audit.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ TWO = Task("classification", (3,), 2, ("no", "yes"))
 
 
 def summed(clients: dict[str, list[np.ndarray]], **more: Any) -> dict[str, Any]:
-    """The state of the server after an audit: of each client the samples of every class, and of all rare classes together."""
+    """The state of the server after an audit: of each client the samples of every class, and of all
+    rare classes together.
+    """
     groups = [[*own, np.zeros((0, own[0].shape[1]))] for own in clients.values()]
     return {
         "clients": list(clients),
@@ -301,7 +305,9 @@ def test_how_sure_a_verdict_is(found: Measured, sure: str) -> None:
 
 
 def test_a_verdict_that_holds_in_nine_of_ten_redraws_is_likely() -> None:
-    """Labels of three of ten clients carry it: it falls when clients are drawn without any of them, or with too few."""
+    """Labels of three of ten clients carry it: it falls when clients are drawn without any of them,
+    or with too few.
+    """
     labels = np.array([0.6, 0.6, 0.6, *[0.0] * 7])
     verdict = judge(Measured(np.full(10, 100), labels, np.zeros(10), np.zeros(10), 0.0))
     draw = np.random.Generator(np.random.PCG64(0))

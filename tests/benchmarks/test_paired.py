@@ -1,4 +1,6 @@
-"""Contenders that take turns: never two at work at once, the same round for all, and no difference called where there is only noise."""
+"""Contenders that take turns: never two at work at once, the same round for all, and no difference
+called where there is only noise.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Comparisons about other metrics than accuracy, about several, and about metrics that some clients do not have."""
+"""Comparisons about other metrics than accuracy, about several, and about metrics that some clients
+do not have.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,9 @@ def test_several_metrics_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_a_setting_is_chosen_by_the_main_metric_in_its_direction(tmp_path: Path) -> None:
-    """With clients whose validation data have one class, too; a rate of almost nothing learns nothing."""
+    """With clients whose validation data have one class, too; a rate of almost nothing learns
+    nothing.
+    """
     for metric, better in (("loss", min), ("auroc", max)):
         result = compared(
             tmp_path / metric,

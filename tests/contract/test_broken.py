@@ -124,7 +124,9 @@ class FirstCountsMore(Method):
 
 @dataclass(frozen=True)
 class TrainsOnTestData(Method):
-    """Opens the functions behind its samples and adds a term over all data, those of tests among them."""
+    """Opens the functions behind its samples and adds a term over all data, those of tests among
+    them.
+    """
 
     def client(self, client: Client, down: Down) -> Up:
         x, y = (

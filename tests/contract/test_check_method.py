@@ -1,4 +1,6 @@
-"""`check_method` makes every check on both networks, says by name what came of each, and fails in no other way."""
+"""`check_method` makes every check on both networks, says by name what came of each, and fails in
+no other way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is checked before it is used: arrays, names in sentences, names of code, and YAML of strangers, each at its bounds."""
+"""What is checked before it is used: arrays, names in sentences, names of code, and YAML of
+strangers, each at its bounds.
+"""
 
 from __future__ import annotations
 

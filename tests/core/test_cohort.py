@@ -1,4 +1,6 @@
-"""A round as the server sees it: who is asked, what of the replies counts, which files go, where the time went."""
+"""A round as the server sees it: who is asked, what of the replies counts, which files go, where
+the time went.
+"""
 
 from __future__ import annotations
 

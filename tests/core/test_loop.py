@@ -1,4 +1,6 @@
-"""The loop over rounds with nobody behind it: where it begins, which attempts count, what is committed and who is told."""
+"""The loop over rounds with nobody behind it: where it begins, which attempts count, what is
+committed and who is told.
+"""
 
 from __future__ import annotations
 

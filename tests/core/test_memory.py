@@ -1,4 +1,6 @@
-"""An optimiser's memory that was saved and read back goes on as if nothing had happened: held to torch.optim on every model of the zoo."""
+"""An optimiser's memory that was saved and read back goes on as if nothing had happened: held to
+torch.optim on every model of the zoo.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ def by_torch(
     optimiser: Callable[..., torch.optim.Optimizer],
     hook: Callable[[str, Tensor], Tensor] | None,
 ) -> dict[str, Tensor]:
-    """The same steps in one uninterrupted training: a plain loop with torch's own optimiser, which pairs entries and not memory."""
+    """The same steps in one uninterrupted training: a plain loop with torch's own optimiser, which
+    pairs entries and not memory.
+    """
     net = client._bench._factory("model")()
     net.load_state_dict(dict(client.initial("model")))
     net = _as_trained(net, client)
@@ -117,7 +121,9 @@ def by_torch(
 
 
 def _as_trained(net: nn.Module, client: Client) -> nn.Module:
-    """In the layout that our convolutions use: their gradients then agree, but for what the kernels of a step round."""
+    """In the layout that our convolutions use: their gradients then agree, but for what the kernels
+    of a step round.
+    """
     images = len(client.task.shape) == 3 and any(
         isinstance(part, nn.Conv2d) for part in net.modules()
     )
@@ -125,7 +131,9 @@ def _as_trained(net: nn.Module, client: Client) -> nn.Module:
 
 
 def assert_as_torch(found: dict[str, Tensor], expected: dict[str, Tensor], start: Tree) -> None:
-    """Apart by no more than a hundredth of the way that was gone, over all trained entries together and within each large one."""
+    """Apart by no more than a hundredth of the way that was gone, over all trained entries together
+    and within each large one.
+    """
     apart = {name: float((found[name] - expected[name]).double().norm()) for name in start.trained}
     gone = {name: float((expected[name] - start[name]).double().norm()) for name in start.trained}
     assert sum(gone.values()) > 0
@@ -160,7 +168,9 @@ def test_fit_save_load_fit_is_one_uninterrupted_training(
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @pytest.mark.parametrize("order", ["gradient first", "own first"])
 def test_a_hook_may_add_in_any_order(order: str, optimiser: str, tmp_path: Path) -> None:
-    """A tree's entries are contiguous and gradients of convolutions are not: whichever stands first decides the layout of their sum."""
+    """A tree's entries are contiguous and gradients of convolutions are not: whichever stands first
+    decides the layout of their sum.
+    """
     training, reference = OPTIMISERS[optimiser]
     client = at_work("cnn", training)
     z = client.initial("model").apply(

@@ -1,4 +1,6 @@
-"""Models into a run and out of it: several, one's own, per client; as modules, files and predictions."""
+"""Models into a run and out of it: several, one's own, per client; as modules, files and
+predictions.
+"""
 
 from __future__ import annotations
 
@@ -202,7 +204,9 @@ def test_predictions_are_the_models(tmp_path: Path) -> None:
 
 
 def test_predictions_of_a_table_use_the_scaling_of_the_client(tmp_path: Path) -> None:
-    """A regression on two sites whose column has another scale at each: the same prepared value, the same prediction."""
+    """A regression on two sites whose column has another scale at each: the same prepared value,
+    the same prediction.
+    """
     (tmp_path / "sites").mkdir()
     for name, scale in (("near", 1.0), ("far", 100.0)):
         lines = [f"{scale * k},{k / 7 + 0.05}" for k in range(30)]

@@ -350,7 +350,9 @@ class Size(enum.StrEnum):
 
 
 def test_what_is_recorded_is_what_arrives(tmp_path: Path) -> None:
-    """Whatever the transport: bare values of enumerations, no gradients, no strides, no live parameters, not even frozen ones."""
+    """Whatever the transport: bare values of enumerations, no gradients, no strides, no live
+    parameters, not even frozen ones.
+    """
     frozen = nn.Parameter(torch.ones(2), requires_grad=False)
     turned = torch.arange(6.0).reshape(2, 3).T
     live = nn.Linear(2, 1)

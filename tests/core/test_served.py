@@ -30,7 +30,9 @@ DATA = {"name": "digits", "partition": "iid", "clients": 4, "test": "global"}
 
 @dataclass(frozen=True)
 class OwnDelivery(Method):
-    """Client 0 is delivered the trained model, every other the initial one: under the name that FedAvg uses."""
+    """Client 0 is delivered the trained model, every other the initial one: under the name that
+    FedAvg uses.
+    """
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
         return Down(model=state.model if client_id == "0" else server.initial())

@@ -1,4 +1,6 @@
-"""The tests' own house: one package, helpers in one place, names that do not say their folder again."""
+"""The tests' own house: one package, helpers in one place, names that do not say their folder
+again.
+"""
 
 from __future__ import annotations
 

@@ -124,7 +124,9 @@ def test_an_empty_place_does_not_change_the_rest_and_a_zero_share_is_not_read() 
 
 
 def test_sums_run_in_blocks_of_sixteen_places() -> None:
-    """A worker may sum its block alone: the whole is the sum of the blocks' sums, bit for bit, also with places left empty."""
+    """A worker may sum its block alone: the whole is the sum of the blocks' sums, bit for bit, also
+    with places left empty.
+    """
     draw = torch.Generator().manual_seed(1)
     numbers = torch.randn(37, 50, generator=draw, dtype=torch.float64)
     trees: list[Tree | None] = [Tree({"w": row}) for row in numbers]

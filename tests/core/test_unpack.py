@@ -1,4 +1,6 @@
-"""Bytes of strangers: whatever is wrong with them is a ValueError, and they cannot ask for more memory than they bring."""
+"""Bytes of strangers: whatever is wrong with them is a ValueError, and they cannot ask for more
+memory than they bring.
+"""
 
 from __future__ import annotations
 
@@ -208,7 +210,9 @@ TOKENS = [b"$tensor", b"$tree", b"$record", b"$number", b"entries", b"untrained"
 
 
 def mutated(whole: bytes, draw: random.Random) -> bytearray:
-    """An honest message with a few changes, most of them in its header: bits, cuts, copies, words of our own, and numbers that are too large."""
+    """An honest message with a few changes, most of them in its header: bits, cuts, copies, words
+    of our own, and numbers that are too large.
+    """
     data = bytearray(whole)
     for _ in range(draw.choice([1, 1, 1, 2, 4])):
         end = 8 + struct.unpack("<Q", whole[:8])[0] if draw.random() < 0.8 else len(data)

@@ -1,4 +1,6 @@
-"""Archives of images in folders, on small files of the official formats; and data sets of a user's own by package:function."""
+"""Archives of images in folders, on small files of the official formats; and data sets of a user's
+own by package:function.
+"""
 
 from __future__ import annotations
 

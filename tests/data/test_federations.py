@@ -1,4 +1,6 @@
-"""Public federations: FLamby's hospitals and the states of ACS income, on files made here and on the real ones."""
+"""Public federations: FLamby's hospitals and the states of ACS income, on files made here and on
+the real ones.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 
 def heart_files(folder: Path, rows: int = 12) -> list[Path]:
-    """Write files of the official format: complete patients, one with a gap, gaps in slope, ca and thal."""
+    """Write files of the official format: complete patients, one with a gap, gaps in slope, ca and
+    thal.
+    """
     files = []
     for hospital in HOSPITALS:
         lines = [

@@ -1,4 +1,6 @@
-"""Official formats to the last byte: what stands where in a file, what is passed over, and the sizes beyond which nothing is read."""
+"""Official formats to the last byte: what stands where in a file, what is passed over, and the
+sizes beyond which nothing is read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Patients' records as samples: how long they are, which codes have a number, how values are scaled and cut."""
+"""Patients' records as samples: how long they are, which codes have a number, how values are scaled
+and cut.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from equipoise.data.patients.records import Records
 def records(
     events: Sequence[Sequence[tuple[str, float, float]]], notes: tuple[str, ...] = ()
 ) -> Records:
-    """Patients by their events (code, value, age); patient k has sex k % 3, state 10 + k and label k % 2."""
+    """Patients by their events (code, value, age).
+
+    Patient k has sex k % 3, state 10 + k and label k % 2.
+    """
     flat = [event for own in events for event in own]
     codes = tuple(sorted({code for code, _, _ in flat}))
     n = np.arange(len(events))

@@ -1,4 +1,6 @@
-"""What partitions compute, number by number: defaults, bounds at which they refuse, whole numbers out of shares, and the facts they record."""
+"""What partitions compute, number by number: defaults, bounds at which they refuse, whole numbers
+out of shares, and the facts they record.
+"""
 
 from __future__ import annotations
 
@@ -255,7 +257,9 @@ def test_a_client_with_its_even_share_gets_no_more(
 
 
 def test_sizes_between_quantiles_of_a_power_law_to_the_sample() -> None:
-    """So many samples that a tenth of a per cent of the density shows; and so few that the smallest client has one."""
+    """So many samples that a tenth of a per cent of the density shows; and so few that the smallest
+    client has one.
+    """
     for size, n in ((9000, 100_000), (12, 120), (11, 110)):
         law = scipy.stats.powerlaw(1.659)
         points = np.linspace(law.ppf(0.01), law.ppf(0.99), 10)
@@ -378,7 +382,8 @@ def swapped(labels: list[int], owner: list[int], holders: list[int]) -> list[int
 
 
 def test_a_missing_class_comes_from_nobodys_samples_first() -> None:
-    # Client 4 lacks class 1: it gives its first of class 0, which it has most of, and gets nobody's, although client 7 has two.
+    # Client 4 lacks class 1: it gives its first of class 0, which it has most of, and gets
+    # nobody's, although client 7 has two.
     assert swapped([0, 0, 2, 1, 1, 1, 0, 2], [4, 4, 4, -1, 7, 7, 7, 7], [4, 7]) == [
         -1,
         4,

@@ -413,7 +413,9 @@ def test_values_are_scaled_by_code_over_training_patients_only(tmp_path: Path) -
 
 
 def test_a_million_events_stay_within_bounds(tmp_path: Path) -> None:
-    """A twentieth of a million here, and the memory by which it would grow: less than 200 bytes an event, samples of the network included."""
+    """A twentieth of a million here, and the memory by which it would grow: less than 200 bytes an
+    event, samples of the network included.
+    """
     draw, people, n = np.random.default_rng(0), 1000, 50_000
     (tmp_path / "patients.csv").write_text(
         "patient,sex,postal_code,state\n" + "".join(f"{p},F,94103,CA\n" for p in range(people))

@@ -1,4 +1,6 @@
-"""Data that are Python objects: each example of docs/data.md, what runs on them are called, and that no error shows a sample."""
+"""Data that are Python objects: each example of docs/data.md, what runs on them are called, and
+that no error shows a sample.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ class ClassLabel:
 
 
 class Rows:
-    """The part of the interface of a Hugging Face `datasets.Dataset` that is used; the package itself is not installed for tests."""
+    """The part of the interface of a Hugging Face `datasets.Dataset` that is used.
+
+    The package itself is not installed for tests.
+    """
 
     def __init__(self, columns: dict[str, list[Any]], **features: Any) -> None:
         self.columns, self.column_names, self.features = columns, list(columns), features

@@ -1,4 +1,5 @@
-"""What is known of every registered data set: where its files come from, their checksums, shape, classes, licence. A wrong digit is found here.
+"""What is known of every registered data set: where its files come from, their checksums, shape,
+classes, licence. A wrong digit is found here.
 
 python -m tests.data.test_registered > tests/data/registered.yaml
 """

@@ -1,4 +1,6 @@
-"""One schema for a table whatever the seed: decided from whole files, kept in the run, given back by the user."""
+"""One schema for a table whatever the seed: decided from whole files, kept in the run, given back
+by the user.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a column is, at the bounds where it would become something else; and a data set as a given schema sees it."""
+"""What a column is, at the bounds where it would become something else; and a data set as a given
+schema sees it.
+"""
 
 from __future__ import annotations
 

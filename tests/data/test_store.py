@@ -1,4 +1,6 @@
-"""The data folder and what is read from it: where it is, what a copy has to hold, which part and site every sample is of."""
+"""The data folder and what is read from it: where it is, what a copy has to hold, which part and
+site every sample is of.
+"""
 
 from __future__ import annotations
 

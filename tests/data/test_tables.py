@@ -1,4 +1,6 @@
-"""Tables of sites: reading, agreeing on columns, and preparing without a leak between clients or from test to training."""
+"""Tables of sites: reading, agreeing on columns, and preparing without a leak between clients or
+from test to training.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +186,9 @@ def test_a_shared_test_set_is_scaled_with_pooled_statistics() -> None:
 @pytest.mark.parametrize("test", ["local", "global"])
 @pytest.mark.parametrize("normalise", ["client", "pooled", "none"])
 def test_inputs_are_scaled_as_asked_where_sites_differ(normalise: str, test: str) -> None:
-    """Sites with other means, deviations and sizes: their own statistics, those of all training rows together, or none are three things."""
+    """Sites with other means, deviations and sizes: their own statistics, those of all training
+    rows together, or none are three things.
+    """
     if (normalise, test) == ("client", "global"):
         pytest.skip("refused: see above")
     rng = np.random.default_rng(0)

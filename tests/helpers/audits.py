@@ -35,7 +35,10 @@ def row(client: str = "a", samples: int = 100, kl: float | None = 0.5, **more: A
 def findings(
     rows: Sequence[ClientRow] | int, counts: np.ndarray | None = None, classes: int = 3, **more: Any
 ) -> Findings:
-    """Of these clients, or of so many; a client's samples are of the first class, unless counts are given."""
+    """Of these clients, or of so many.
+
+    A client's samples are of the first class, unless counts are given.
+    """
     rows = [row(f"c{k}", 100 + k, 0.5 + k) for k in range(rows)] if isinstance(rows, int) else rows
     counts = (
         np.array([[one.samples, *[0] * (classes - 1)] for one in rows])

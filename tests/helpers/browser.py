@@ -1,4 +1,6 @@
-"""A real Chromium, driven over its debugging pipe: no driver, no network, nothing but the standard library."""
+"""A real Chromium, driven over its debugging pipe: no driver, no network, nothing but the standard
+library.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ INSTALL_SECONDS = 600
 
 
 def find_chromium() -> str | None:
-    """The browser's path; Debian's package is installed where that is possible and permitted, None if there is none."""
+    """The browser's path; Debian's package is installed where that is possible and permitted, None
+    if there is none.
+    """
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):
             return found

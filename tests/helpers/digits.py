@@ -1,4 +1,6 @@
-"""Small experiments on digits with three kinds of network, what they learn, every update of a run, and plain torch to judge them by."""
+"""Small experiments on digits with three kinds of network, what they learn, every update of a run,
+and plain torch to judge them by.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def model_of(run: Run) -> Tree:
 
 @dataclass
 class ColumnReport:
-    """One update of a run: the server and its state then, the replies, their weights, and the new state."""
+    """One update of a run: the server and its state then, the replies, their weights, and the new
+    state.
+    """
 
     server: Any
     state: State

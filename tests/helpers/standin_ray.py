@@ -1,4 +1,6 @@
-"""As much of Ray as the transport over a cluster uses, in this process: actors work when they are waited for, nodes come and go as a test says."""
+"""As much of Ray as the transport over a cluster uses, in this process: actors work when they are
+waited for, nodes come and go as a test says.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ class Hangs(Exception):
 
 @dataclass(eq=False)
 class Machine:
-    """A node; `changes` are other names in the actor's module there, `known` is when its death is known to others."""
+    """A node; `changes` are other names in the actor's module there, `known` is when its death is
+    known to others.
+    """
 
     id: str
     cores: int = 1
@@ -124,7 +128,10 @@ class Call:
 
 
 class StandIn:
-    """The module `ray`. `script` sees every call before it is done, and raises what shall become of it."""
+    """The module `ray`.
+
+    `script` sees every call before it is done, and raises what shall become of it.
+    """
 
     exceptions = SimpleNamespace(
         RayError=RayError, RayActorError=RayActorError, ActorUnschedulableError=ActorUnschedulableError,
@@ -292,7 +299,10 @@ def _stored(value: Any) -> Any:
 
 @contextmanager
 def stood_in(*cores: int) -> Iterator[StandIn]:
-    """A cluster with a head without cores and such nodes; what actors change of their process is restored."""
+    """A cluster with a head without cores and such nodes.
+
+    What actors change of their process is restored.
+    """
     clock, threads = Clock(), torch.get_num_threads()
     ray = StandIn(clock)
     for count in cores:

@@ -29,7 +29,9 @@ def made_up_run(
     fingerprint: str = "data",
     **settings: Any,
 ) -> Path:
-    """A run whose numbers follow from its arguments: client k has level + k/100, rising by round; 50 test samples each."""
+    """A run whose numbers follow from its arguments: client k has level + k/100, rising by round;
+    50 test samples each.
+    """
     ids = [str(k) for k in range(clients)] if isinstance(clients, int) else clients
     config = Experiment(method=method, rounds=rounds, **settings)
     draw = np.random.default_rng([config.seed, len(method), len(ids)])

@@ -25,7 +25,9 @@ from tests.helpers.runs import SIZES, config, files_under, same_run, stopped
 
 
 def flip(path: Path, place: int = -9) -> None:
-    """One bit of a file, by default in a tensor, its size unchanged: what a worn disk or a careless copy does."""
+    """One bit of a file, by default in a tensor, its size unchanged: what a worn disk or a careless
+    copy does.
+    """
     content = bytearray(path.read_bytes())
     content[place] ^= 0x40
     path.write_bytes(content)

@@ -1,4 +1,6 @@
-"""The exchanges after the last round: a record of their own, killed and repeated alone, and made up for by clients that were away."""
+"""The exchanges after the last round: a record of their own, killed and repeated alone, and made up
+for by clients that were away.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A folder from a stranger may hold a journal that makes SQLite delete a file of the user: it is never opened."""
+"""A folder from a stranger may hold a journal that makes SQLite delete a file of the user: it is
+never opened.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ EMPTY = b"\0" * 100
 
 
 def crafted_journal(database: Path, victim: Path) -> bytes:
-    """A hot journal without pages that names a file as super-journal (https://sqlite.org/fileformat.html)."""
+    """A hot journal without pages that names a file as super-journal
+    (https://sqlite.org/fileformat.html).
+    """
     (page,) = struct.unpack(">H", database.read_bytes()[16:18])
     page = 65536 if page == 1 else page
     pages = database.stat().st_size // page

@@ -43,7 +43,9 @@ def long(folder: Path, rounds: int) -> Run:
 
 
 def work(run: Run) -> tuple[int, int]:
-    """How many statements SQLite was given for `rounds`, and how many thousand steps of its machine they took."""
+    """How many statements SQLite was given for `rounds`, and how many thousand steps of its machine
+    they took.
+    """
     statements: list[str] = []
     steps = 0
 
@@ -94,7 +96,9 @@ def test_a_round_without_times_is_a_round(tmp_path: Path) -> None:
 def written(
     folder: Path, keep: int, cohorts: list[list[int]], reopened: set[int]
 ) -> Iterator[Store]:
-    """A store in which the clients of each round's cohort wrote a state, and the server its own; given after every commit."""
+    """A store in which the clients of each round's cohort wrote a state, and the server its own;
+    given after every commit.
+    """
     store = Store.create(folder, "", {})
     for number, cohort in enumerate(cohorts):
         if number in reopened:
@@ -158,7 +162,9 @@ def test_a_commit_keeps_what_the_kept_rounds_would_find_and_nothing_else(
 def test_a_commit_costs_what_its_cohort_costs_however_many_clients_have_a_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted: steps of SQLite's machine, statements, rows that change, files that are synced and removed."""
+    """Counted: steps of SQLite's machine, statements, rows that change, files that are synced and
+    removed.
+    """
     removed: list[Path] = []
     synced: list[Path] = []
     for name, seen in (("unlink", removed), ("sync", synced)):
@@ -186,8 +192,9 @@ def test_a_commit_costs_what_its_cohort_costs_however_many_clients_have_a_state(
     assert found[4000][1:] == found[200][1:]
     assert 0 < found[4000][0] < 1.5 * found[200][0]
     _, statements_of_one, changes, gone, on_disk = found[200]
-    # By hand: a round, three measurements and shares, four files and two values of metadata are new; the server's file of two rounds ago and the
-    # first states of the three clients of one round ago go. One file each for the server and three clients, and their folders.
+    # By hand: a round, three measurements and shares, four files and two values of metadata are
+    # new; the server's file of two rounds ago and the first states of the three clients of one
+    # round ago go. One file each for the server and three clients, and their folders.
     assert (
         (changes, gone) == (1 + 3 + 3 + 4 + 1 + 4, 4)
         and statements_of_one < 40

@@ -1,4 +1,6 @@
-"""Runs that an older version began, and whose bits a correction changes, are not gone on with and say so."""
+"""Runs that an older version began, and whose bits a correction changes, are not gone on with and
+say so.
+"""
 
 from __future__ import annotations
 

@@ -75,7 +75,8 @@ def test_below_the_floor_a_round_is_repeated_with_a_new_cohort(tmp_path: Path) -
     rounds = run.rounds()
     assert all(len(row["joined"]) == 4 for row in rounds)
     assert any(row["attempt"] > 0 for row in rounds)
-    # With a floor of all, each attempt that was given up lost somebody, and the one that counted nobody: no refusal is forgotten.
+    # With a floor of all, each attempt that was given up lost somebody, and the one that counted
+    # nobody: no refusal is forgotten.
     given_up = {(row["round"], attempt) for row in rounds for attempt in range(row["attempt"])}
     assert {(row["round"], row["attempt"]) for row in run.rejected()} == given_up != set()
     assert {row["reason"] for row in run.rejected()} == {"dropped out"}

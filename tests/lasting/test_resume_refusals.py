@@ -121,7 +121,9 @@ def test_a_folder_in_use_or_not_writable_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(
     workers: int, tmp_path: Path
 ) -> None:
-    """A limit on the size of files stands in for a full disk: the write of a checkpoint fails in the middle of the run."""
+    """A limit on the size of files stands in for a full disk: the write of a checkpoint fails in
+    the middle of the run.
+    """
     job = config(tmp_path, "scaffold", rounds=2, workers=workers)
     program = (
         "import json, resource, sys\n"

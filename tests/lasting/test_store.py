@@ -1,4 +1,6 @@
-"""The store by itself, without a run: what a round puts into it, which files it finds, keeps and removes, and how it says what is wrong."""
+"""The store by itself, without a run: what a round puts into it, which files it finds, keeps and
+removes, and how it says what is wrong.
+"""
 
 from __future__ import annotations
 

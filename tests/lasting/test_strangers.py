@@ -1,4 +1,6 @@
-"""A run's folder may come from anyone: it deletes nothing and writes nowhere else, and whatever is wrong with it is said in one sentence."""
+"""A run's folder may come from anyone: it deletes nothing and writes nowhere else, and whatever is
+wrong with it is said in one sentence.
+"""
 
 from __future__ import annotations
 

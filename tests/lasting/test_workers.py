@@ -113,7 +113,9 @@ def test_an_end_is_told_by_its_exit_code_or_signal(code: int, words: str) -> Non
 
 
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, top: str, step: str) -> str:
-    """A method in a module of its own, with code that runs when it is imported and code that its step begins with."""
+    """A method in a module of its own, with code that runs when it is imported and code that its
+    step begins with.
+    """
     lines = [
         "import os, signal, sys, time",
         "from dataclasses import dataclass",

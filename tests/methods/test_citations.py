@@ -42,6 +42,7 @@ def test_every_method_is_cited_in_full(name: str) -> None:
         and len(found["venue"]) > 5
         and found["authors"][0].isupper()
     )
-    # `paper`, which is shown to users, is the same paper: its title is in it, whole or up to a colon, or behind one.
+    # `paper`, which is shown to users, is the same paper: its title is in it, whole or up to a
+    # colon, or behind one.
     title = found["title"]
     assert any(part in kind.paper for part in (title, *title.split(": "))), (title, kind.paper)

@@ -1,4 +1,6 @@
-"""FedEquilibria: a plain reference of its weights, its ablations, invariances, edge cases and large cohorts."""
+"""FedEquilibria: a plain reference of its weights, its ablations, invariances, edge cases and large
+cohorts.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[State, Ups, Weights, Sta
 
 
 def plain_fisher(client: Client, model: Tree) -> list[float]:
-    """Softmax regression: squared (probability - label) * input of each sample, averaged; weights first, then biases."""
+    """Softmax regression: squared (probability - label) * input of each sample, averaged; weights
+    first, then biases.
+    """
     w, b = model["head.weight"].tolist(), model["head.bias"].tolist()
     total_w, total_b = np.zeros((len(b), len(w[0]))), np.zeros(len(b))
     for x, y in zip(client.train.x.flatten(1).tolist(), client.train.y.tolist(), strict=True):
@@ -113,7 +117,9 @@ def plain_fisher(client: Client, model: Tree) -> list[float]:
 
 
 def plain_min_norm(rows: list[np.ndarray]) -> np.ndarray:
-    """The best of all supports: on each, the stationary point of the norm among weights that sum to 1."""
+    """The best of all supports: on each, the stationary point of the norm among weights that sum to
+    1.
+    """
     best, shortest = np.zeros(len(rows)), np.inf
     for support in itertools.chain.from_iterable(
         itertools.combinations(range(len(rows)), size) for size in range(1, len(rows) + 1)

@@ -1,4 +1,6 @@
-"""FedLsa: FedAvg on features of length 1 bit for bit, anchors and clients against plain float64 loops, and a head that stays."""
+"""FedLsa: FedAvg on features of length 1 bit for bit, anchors and clients against plain float64
+loops, and a head that stays.
+"""
 
 from __future__ import annotations
 

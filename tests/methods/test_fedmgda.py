@@ -35,7 +35,10 @@ from tests.helpers.plain import same
 def stepped(
     method: FedMGDA, steps: list[list[float]], sizes: list[float] | None = None, **asked: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The weights and the step (old minus new model) of clients whose updates are these; the model starts at 0, so that no bit is lost."""
+    """The weights and the step (old minus new model) of clients whose updates are these.
+
+    The model starts at 0, so that no bit is lost.
+    """
     ups = replies(
         [[-value for value in step] for step in steps],
         length=[float(np.linalg.norm(np.float32(step).astype(float))) for step in steps],

@@ -231,7 +231,9 @@ def test_a_strong_pull_leaves_the_global_model(tmp_path: Path) -> None:
 def test_prior_and_weights_follow_from_the_models_served(
     network: str, prior: Any, tmp_path: Path
 ) -> None:
-    """Everything from the validation data on, once more in numpy, from the models as they left the run."""
+    """Everything from the validation data on, once more in numpy, from the models as they left the
+    run.
+    """
     config = settings(
         Poise(prior=prior, fold=False), models={"model": NETWORKS[network]}, keep=100, rounds=3
     )

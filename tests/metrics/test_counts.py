@@ -1,4 +1,6 @@
-"""Measures from histograms of scores against scikit-learn on the scores themselves, within what the bins can resolve."""
+"""Measures from histograms of scores against scikit-learn on the scores themselves, within what the
+bins can resolve.
+"""
 
 from __future__ import annotations
 
@@ -231,7 +233,8 @@ def test_a_table_may_not_contradict_itself() -> None:
         return found
 
     contradiction = "its counts contradict each other, or the"
-    # The same sums, but a sample that was found where no positive is, and one that was mistaken where no negative is.
+    # The same sums, but a sample that was found where no positive is, and one that was mistaken
+    # where no negative is.
     assert contradiction in (
         score_histograms.fault(moved(score_histograms.FOUND, at_80, at_80 + 1), 2) or ""
     )
@@ -299,7 +302,9 @@ def test_where_every_threshold_has_too_many_false_alarms_nobody_is_found() -> No
 
 
 def test_confidences_at_the_edges_of_the_fifteen_bins() -> None:
-    """Bins end at multiples of 100/15 per cent: 60 is the last of the ninth, 61 the first of the tenth, 100 is in the last."""
+    """Bins end at multiples of 100/15 per cent: 60 is the last of the ninth, 61 the first of the
+    tenth, 100 is in the last.
+    """
     for first, second, together in (
         (60, 61, False),
         (61, 66, True),

@@ -144,7 +144,9 @@ def test_bootstrap_refuses_what_does_not_fit() -> None:
 
 
 def test_debiased_variance_finds_the_true_one() -> None:
-    """Clients of known accuracies, measured again and again on 100 samples: the raw variance is too large on average."""
+    """Clients of known accuracies, measured again and again on 100 samples: the raw variance is too
+    large on average.
+    """
     truth, tests = np.linspace(0.6, 0.9, 6), 100
     measured = stream(1, "clients").binomial(tests, truth, (4000, 6)) / tests
     results = [between_client_variance(a, accuracy_variance(a, [tests] * 6)) for a in measured]

@@ -1,4 +1,6 @@
-"""The registry: what an entry says holds, one entry is all that a new metric takes, and what does not fit is refused."""
+"""The registry: what an entry says holds, one entry is all that a new metric takes, and what does
+not fit is refused.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,9 @@ def test_a_main_metric_that_no_client_can_have_is_refused(tmp_path: Path) -> Non
 
 
 def test_adding_a_metric_is_one_object(tmp_path: Path) -> None:
-    """The share of samples whose label is not the least likely class, here counted as something to keep low: a direction of its own."""
+    """The share of samples whose label is not the least likely class, here counted as something to
+    keep low: a direction of its own.
+    """
 
     def dull(logits: np.ndarray, y: np.ndarray) -> float:
         return float(np.mean(logits.argmin(1) != y))
@@ -218,7 +222,9 @@ def test_scoring_warns_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
 
 
 def test_the_server_counts_as_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One definition of accuracy: a row that is not a number is wrong, a class masked by -inf is no harm."""
+    """One definition of accuracy: a row that is not a number is wrong, a class masked by -inf is no
+    harm.
+    """
     logits, y = (
         torch.tensor([[float("nan"), 1.0], [float("-inf"), 1.0], [2.0, 1.0], [float("inf"), 1.0]]),
         torch.tensor([0, 1, 1, 0]),

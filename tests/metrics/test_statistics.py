@@ -1,4 +1,6 @@
-"""Sufficient statistics: parts merge into the metric of all samples, exactly where that is claimed, and clients keep no outputs then."""
+"""Sufficient statistics: parts merge into the metric of all samples, exactly where that is claimed,
+and clients keep no outputs then.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The same run on a cluster of two nodes, and what is refused before one is asked. Kills and the rest are in test_cluster_losses.py, slow."""
+"""The same run on a cluster of two nodes, and what is refused before one is asked.
+
+Kills and the rest are in test_cluster_losses.py, slow.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Actors, nodes, the head and the driver are killed at any moment: the run goes on, or stops so that it can be resumed, with the same bits."""
+"""Actors, nodes, the head and the driver are killed at any moment: the run goes on, or stops so
+that it can be resumed, with the same bits.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def config(
 
 
 class Watching(Callback):
-    """Does something at a reply in the middle of a round, and remembers how long the run stood still then."""
+    """Does something at a reply in the middle of a round, and remembers how long the run stood
+    still then.
+    """
 
     def __init__(
         self, happens: Callable[[], object], rounds: tuple[int, ...] = (2,), after: int = 4
@@ -117,7 +121,9 @@ def test_an_actor_is_killed_in_the_middle_of_an_exchange(
 def test_nodes_are_killed_in_the_middle_of_an_exchange(
     count: int, cluster: Local, data: str, tmp_path: Path
 ) -> None:
-    """Of three, one (that of the first actor, which has worked and holds states) or two at once: all but one."""
+    """Of three, one (that of the first actor, which has worked and holds states) or two at once:
+    all but one.
+    """
 
     def strike() -> None:
         for node in cluster.nodes[:count]:

@@ -1,4 +1,6 @@
-"""Every method on clusters of one, two and five nodes; long runs; states larger than the object store; nodes and clusters that are refused."""
+"""Every method on clusters of one, two and five nodes; long runs; states larger than the object
+store; nodes and clusters that are refused.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,10 @@ def config(data: str, method: str, **more: Any) -> dict[str, Any]:
 def test_two_hundred_states_of_five_megabytes_in_an_object_store_of_a_hundred(
     two: Local, data: str, tmp_path: Path
 ) -> None:
-    """References are dropped and states are put again from the files; nothing is spilled to a disk."""
+    """References are dropped and states are put again from the files.
+
+    Nothing is spilled to a disk.
+    """
     large = {
         "models": {"model": {"name": "mlp", "hidden": [18000]}},
         "rounds": 2,

@@ -1,4 +1,6 @@
-"""The dispatcher over lanes that a test scripts, as any transport may provide them: processes, actors, or one lane per site."""
+"""The dispatcher over lanes that a test scripts, as any transport may provide them: processes,
+actors, or one lane per site.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ DIES, HANGS, FAILS, UNLUCKY = "dies", "hangs", "fails", "unlucky"
 
 @dataclass(eq=False)
 class Scripted(Lane):
-    """A lane in this process; `sent` holds the clients of each batch, with the trees that came along."""
+    """A lane in this process; `sent` holds the clients of each batch, with the trees that came
+    along.
+    """
 
     ready: bool = True
     sent: list[tuple[list[str], Any]] = field(default_factory=list)
@@ -36,7 +40,9 @@ class Scripted(Lane):
 
 
 class Group:
-    """Lanes that answer one batch each per poll, as `script` says of (lane, clients): None is an answer."""
+    """Lanes that answer one batch each per poll, as `script` says of (lane, clients): None is an
+    answer.
+    """
 
     title = "a lane"
     patience: tuple[float, float] | None = None

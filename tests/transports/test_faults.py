@@ -1,4 +1,6 @@
-"""What goes wrong between a server and its clients: each fault has one outcome, and none leaves a trace."""
+"""What goes wrong between a server and its clients: each fault has one outcome, and none leaves a
+trace.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,10 @@ def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_run_stops(
 
 
 def test_what_a_worker_left_half_written_is_gone_at_the_end(tmp_path: Path) -> None:
-    """`same` looks at every file of a run; here one is left as by a worker that was killed while it wrote."""
+    """`same` looks at every file of a run.
+
+    Here one is left as by a worker that was killed while it wrote.
+    """
 
     class Messy(InProcess):
         def exchange(self, requests: Any, deadline: float | None = None) -> list[Reply]:
@@ -102,7 +107,10 @@ def test_what_a_worker_left_half_written_is_gone_at_the_end(tmp_path: Path) -> N
 
 @dataclass(frozen=True)
 class Slow(Method):
-    """One client sleeps in round 2, behind a change of its state; what it would have sent must leave no trace."""
+    """One client sleeps in round 2, behind a change of its state.
+
+    What it would have sent must leave no trace.
+    """
 
     seconds: float = 60.0
 
@@ -135,7 +143,9 @@ def test_a_client_that_misses_the_deadline_is_out_of_the_round(kind: str, tmp_pa
 
 
 class Postman(InProcess):
-    """Delivers the reply to one request twice: too late, behind the deadline, and once more with the next exchange."""
+    """Delivers the reply to one request twice: too late, behind the deadline, and once more with
+    the next exchange.
+    """
 
     held: Reply | None = None
 
@@ -157,7 +167,9 @@ class Postman(InProcess):
 
 
 def test_a_late_reply_changes_nothing(tmp_path: Path) -> None:
-    """A client's state that was written for a request without an accepted reply is never read, and a reply to another request does not count."""
+    """A client's state that was written for a request without an accepted reply is never read, and
+    a reply to another request does not count.
+    """
     late = played(settings("scaffold", rounds=4), tmp_path / "late", transport=Postman)
     reasons = {(row["round"], row["client"]): row["reason"] for row in late.rejected()}
     assert reasons[2, "bo"] == "did not answer in time" and "its state is named" in reasons[3, "bo"]
@@ -349,7 +361,9 @@ def open_descriptors() -> set[str]:
 def test_a_failed_open_leaves_no_process_file_or_lock(
     more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FedeKD's energies of classes do not fit a regression: the client runtime says so, by the sentence of the method itself."""
+    """FedeKD's energies of classes do not fit a regression: the client runtime says so, by the
+    sentence of the method itself.
+    """
     made: list[Pool] = []
     init = Pool.__init__
     monkeypatch.setattr(

@@ -1,4 +1,7 @@
-"""Nodes of this machine and the way to a cluster, with every process replaced: nothing is started. Real ones are in test_cluster*.py."""
+"""Nodes of this machine and the way to a cluster, with every process replaced: nothing is started.
+
+Real ones are in test_cluster*.py.
+"""
 
 from __future__ import annotations
 

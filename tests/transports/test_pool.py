@@ -1,4 +1,6 @@
-"""Workers without processes: the other end of every connection is this test, which says what a worker does, and when it dies."""
+"""Workers without processes: the other end of every connection is this test, which says what a
+worker does, and when it dies.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ def federation() -> Federation:
 
 
 class Worker:
-    """The other side of a connection. It works when somebody waits for it, on the oldest message first."""
+    """The other side of a connection.
+
+    It works when somebody waits for it, on the oldest message first.
+    """
 
     def __init__(self, number: int) -> None:
         self.pid, self.connection = number, None
@@ -69,7 +74,9 @@ class Worker:
 
 
 class Pool:
-    """In place of a pool of processes; `script` says what becomes of a request: a reply, None (it hangs), or an exit code."""
+    """In place of a pool of processes; `script` says what becomes of a request: a reply, None (it
+    hangs), or an exit code.
+    """
 
     def __init__(self, count: int) -> None:
         self.count, self.jobs, self.data, self.started = count, 0, os.memfd_create("test"), []

@@ -1,4 +1,6 @@
-"""What the transport over a cluster holds and hands out, piece by piece: references to states, shares of work, what actors are told."""
+"""What the transport over a cluster holds and hands out, piece by piece: references to states,
+shares of work, what actors are told.
+"""
 
 from __future__ import annotations
 

@@ -266,7 +266,8 @@ def test_no_object_of_the_server_leads_to_a_sample(
     def look(self: Loop, state: Any, cohort: Any) -> Any:
         assert self.bench.federation is None and self.bench.position == {}
         whole: Federation = self.transport.federation  # type: ignore[attr-defined]
-        # The transport itself leads to both sides here, where they are in one process; all else is the server's.
+        # The transport itself leads to both sides here, where they are in one process; all else is
+        # the server's.
         transport, self.transport, self.clients.transport = self.transport, None, None  # type: ignore[assignment]
         monitor, self.monitor = self.monitor, Monitor()
         try:

@@ -1,4 +1,7 @@
-"""Runs over a stand-in for Ray: what becomes of them when actors, nodes, objects and time are lost. Real clusters are in test_cluster_*.py, slow."""
+"""Runs over a stand-in for Ray: what becomes of them when actors, nodes, objects and time are lost.
+
+Real clusters are in test_cluster_*.py, slow.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +210,10 @@ def test_a_cluster_without_cores_is_refused(tmp_path: Path) -> None:
 def test_nodes_with_small_stores_make_the_data_themselves(
     ray: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second has room for the data; of those without, the third has other data and the fourth none."""
+    """The second has room for the data.
+
+    Of those without, the third has other data and the fourth none.
+    """
     wanted = experiment(config(tmp_path, "scaffold"))
     other = federate(wanted.data, wanted.seed + 1)
 
@@ -552,7 +558,9 @@ def test_a_cluster_is_that_of_this_machine_with_a_token_unless_one_says_otherwis
 def test_a_client_that_hangs_among_others_costs_one_deadline_and_nobody_else(
     ray: StandIn, opened: Any, tmp_path: Path
 ) -> None:
-    """Its group is asked again one by one long before: after 2 s and three times what such a group takes."""
+    """Its group is asked again one by one long before: after 2 s and three times what such a group
+    takes.
+    """
     cluster = opened(count=20)
 
     def script(call: Call) -> None:
