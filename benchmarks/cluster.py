@@ -262,7 +262,7 @@ def section(
 
 
 def main() -> None:
-    """Measure the workloads, print the section, and write it if that is asked for."""
+    """Measure the workloads, print the section, and write it on request."""
     options = parsed_options()
     logging.disable(logging.WARNING)
     images = load(WORKLOADS["W2"])

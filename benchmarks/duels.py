@@ -1,5 +1,6 @@
-"""What a round of five methods costs in Equipoise, beside a plain loop that makes the same passes;
-writes PLAIN.md.
+"""Cost of a round of five methods in Equipoise and in a plain loop that makes the same passes.
+
+Writes PLAIN.md.
 
 Both sides train on the same batches of the same clients from the same initial parameters, in one
 process and on one thread. They take turns client by client, and methods round by round: whatever

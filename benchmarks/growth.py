@@ -117,7 +117,7 @@ SERIES = {
 }
 
 
-# What is asked: series, size, column, at most. Times are of an idle machine, and CPU seconds are
+# Requirements: series, size, column, at most. Times are of an idle machine, and CPU seconds are
 # what is measured.
 ASKED = [
     ("clients-fedavg", 100_000, "ratio", 1.1), ("clients-scaffold", 100_000, "ratio", 1.1), ("clients-scaffold", 100_000, "memory", 2_048),
@@ -206,7 +206,7 @@ def of_rounds(
 
 
 def afterwards(run: Path) -> Row:
-    """What the run left, and what it costs to go on with it and to look at it.
+    """The files of the run, and the cost of resuming and reading it.
 
     Seconds are of CPU.
     """
@@ -303,7 +303,7 @@ def table(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def asked(everything: dict[str, Any]) -> list[str]:
-    """What is asked and what was found, at the size that is asked for or else at the largest that
+    """The requirements and the measured values, at the required size or else at the largest that
     was measured.
     """
     titles = {what: title for what, (title, _) in COLUMNS.items()} | {

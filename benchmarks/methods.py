@@ -1,5 +1,6 @@
-"""What a round of every registered method costs beside a round of FedAvg: CPU time and bytes, in
-one run; writes METHODS.md.
+"""Cost of a round of every registered method relative to FedAvg: CPU time and bytes, in one run.
+
+Writes METHODS.md.
 
     EQUIPOISE_DATA=/folder/with/fashion_mnist.npz python benchmarks/methods.py
 

@@ -1,9 +1,11 @@
 """Contenders that live at once and take turns, round by round: what a difference of a few percent
 can rest on. Writes RESULTS.md.
 
-    python benchmarks/paired.py                                   # W1, W2, W3 with all contenders
-    python benchmarks/paired.py --quick                           # W2 and W3 beside the bound; prints, and writes nothing
-    python benchmarks/paired.py --quick --before /tmp/before      # and beside another tree of Equipoise: git worktree add /tmp/before COMMIT
+    python benchmarks/paired.py            # W1, W2, W3 with all contenders
+    python benchmarks/paired.py --quick    # W2 and W3 against the bound; prints, and writes nothing
+    python benchmarks/paired.py --quick --before /tmp/before    # and against another tree
+
+`git worktree add /tmp/before COMMIT` creates the other tree.
 
 On virtual machines a fixed loop on an idle core varies by 1.7 times for seconds at a time, so that
 runs that follow each other cannot be compared finely. Here every contender plays the same round,
@@ -102,7 +104,7 @@ class Player:
         return found
 
     def hold(self, how: signal.Signals) -> None:
-        """Stop all its processes, or let them go on: one that only waits at the end of a round may
+        """Stop all its processes, or let them continue: one that only waits at the end of a round may
         have others that begin with the next.
         """
         for pid in family(self.process.pid):

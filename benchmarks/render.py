@@ -137,7 +137,7 @@ def row(repeated: list[Result], bound: list[Result]) -> str:
 
 
 def verdicts(name: str, runs: dict[str, dict[str, list[Result]]]) -> list[str]:
-    """What was asked for against what came out."""
+    """The requirements and the measured values."""
     ours, bound = best(runs, "ours"), best(runs, "bound")
     peers = [best(runs, contender) for contender in runs if contender not in NOT_PEERS]
     lines = []

@@ -1,5 +1,5 @@
 """The pictures of an audit of findings that are made up: what is drawn, from how many clients on it
-is drawn otherwise, and the words beside it.
+is drawn otherwise, and its text.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What names beside points are asked for, which takes long to draw."""
+    """Record the names that points would get, since drawing them takes long."""
     found: list[Any] = []
     monkeypatch.setattr(pictures, "label_points", lambda *words: found.append(words))
     return found
@@ -350,7 +350,7 @@ def named(
     free: tuple[float, float] = (9.0, 9.0),
     around: float = 1.0,
 ) -> list[Annotation]:
-    """What `label_points` wrote beside points in the unit square."""
+    """The text that `label_points` wrote at points in the unit square."""
     figure = Figure(figsize=(3, 3), dpi=100)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, 1), ylim=(0, 1))

@@ -1,6 +1,6 @@
-"""Every sound pair of client side and weight rule, or client side and teacher beside it, runs.
+"""Every compatible pair of client side and weight rule, or of client side and companion, runs.
 
-Unsound ones are refused with a reason.
+Incompatible pairs are refused with a reason.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The loop over rounds with nobody behind it: where it begins, which attempts count, what is
-committed and who is told.
+"""The loop over rounds without clients: where it begins, which attempts count, what is committed
+and which callbacks are called.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ def test_a_round_without_any_client_and_one_that_loses_too_many_are_given_up(
             for _ in range(2):
                 try:
                     state = super().round(server, state, cohort)
-                except Exception:  # a method that goes on with what it has
+                except Exception:  # a method that continues with what it has
                     return state
             return state
 

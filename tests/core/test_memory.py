@@ -1,5 +1,6 @@
-"""An optimiser's memory that was saved and read back goes on as if nothing had happened: held to
-torch.optim on every model of the zoo.
+"""An optimiser whose state was saved and read back continues without a difference.
+
+Every built-in model is compared with torch.optim.
 """
 
 from __future__ import annotations

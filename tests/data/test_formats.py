@@ -73,7 +73,7 @@ def test_usps(tmp_path: Path) -> None:
     assert first[[0, 1, 2, 255]].tolist() == [0, 255, 127, 191] and second[[0, 2]].tolist() == [
         127,
         63,
-    ]  # a place that is not told is 0
+    ]  # a pixel that is not listed is 0
     assert found["x_test"].shape == (1, 16, 16) and found["x_test"][0, 0, 15] == 255
 
 

@@ -228,7 +228,7 @@ def test_no_sample_is_lost_where_equal_shares_do_not_quite_add_up(clients: int) 
 
 
 class Told:
-    """A generator that draws what it is told."""
+    """A generator that draws scripted values."""
 
     def __init__(self, *shares: list[float]) -> None:
         self.shares = np.array(shares)

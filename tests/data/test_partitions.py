@@ -267,7 +267,7 @@ def test_whitening_refuses_more_directions_than_the_inputs_have() -> None:
     with pytest.raises(
         ValueError, match="vary in 1 directions only, 3 were requested; use q=1 or less"
     ):
-        whitened(signs * [1.0, 1e-7, 2e-7], 3)  # beside the first the others are as good as none
+        whitened(signs * [1.0, 1e-7, 2e-7], 3)  # next to the first, the others are negligible
     assert whitened(signs * [1.0, 1e-5, 2e-5], 3).shape == (8, 3)
 
 

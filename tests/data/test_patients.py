@@ -1,4 +1,4 @@
-"""Patients' records: what is read, what is removed, what is told; and the synthetic ones."""
+"""Patients' records: what is read, removed and reported; and the synthetic ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `data:` section at its bounds, and what it is where nothing is said; and codes of systems,
+"""The `data:` section at its bounds, and what it is by default; and codes of systems,
 labels and states.
 """
 

@@ -20,7 +20,7 @@ from equipoise.training.workbench import Workbench
 class Passes(Counter[tuple[str, str]]):
     """(who, kind) -> samples: who is "client" or "server", kind is "gradient" or "forward".
 
-    Evaluator is not counted.
+    Evaluations are not counted.
     """
 
 

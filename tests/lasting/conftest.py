@@ -30,7 +30,7 @@ def new_processes(children_are_forked: None) -> Iterator[None]:
 def play() -> Iterator[Callable[..., dict[str, Any]]]:
     """Play or resume a run in a child process that may be killed.
 
-    Says whether it was, and what it said.
+    Returns whether it was killed, and its output.
     """
     with subprocess.Popen(
         [sys.executable, "-m", "tests.helpers.zygote"],

@@ -47,7 +47,7 @@ def victim(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, victim: Path) -> Path:
-    """A stopped run with a journal beside its database that tells SQLite to delete the victim."""
+    """A stopped run with a journal next to its database that makes SQLite delete the victim."""
     run = made_up_run(tmp_path / "runs" / "run", finished=False)
     (run / "run.db-journal").write_bytes(crafted_journal(run / "run.db", victim))
     return run

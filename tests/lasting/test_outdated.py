@@ -1,6 +1,4 @@
-"""Runs that an older version began, and whose bits a correction changes, are not gone on with and
-say so.
-"""
+"""Runs of an older version whose bits a correction changes cannot be resumed, and say so."""
 
 from __future__ import annotations
 

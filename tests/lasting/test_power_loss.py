@@ -97,7 +97,7 @@ class Disk:
 
 
 class Database:
-    """A connection that tells the disk what it committed for certain."""
+    """A connection that reports to the disk what it committed for certain."""
 
     def __init__(self, db: Any, disk: Disk) -> None:
         self.db, self.disk = db, disk

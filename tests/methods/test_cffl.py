@@ -42,8 +42,8 @@ OPEN = {"upload": 1.0, "clip": math.inf, "threshold": 0.0}
 
 
 class Plain:
-    """The reputations of the paper, in float64, for any cohort: all sum to 1, and who was never
-    asked holds 1/K of it.
+    """The reputations of the paper, in float64, for any cohort: all sum to 1, and a client that never
+    took part has 1/K of it.
     """
 
     def __init__(self, clients: int, method: CFFL) -> None:
@@ -134,7 +134,7 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
             )
             assert_near(own(run, "model", round)[client], models[client], 1e-4)
             assert_largest(up.update, uploads[client], math.floor(0.6 * start.count()))
-            # go on from the same numbers, so that errors do not grow
+            # continue from the same numbers, so that errors do not grow
             models[client] = own(run, "model", round)[client]
             accuracies[client] = accuracy_of(
                 net_of(workbench, (one.state.model + up.update).with_rest(up.rest)), x, y

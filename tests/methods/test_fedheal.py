@@ -210,7 +210,7 @@ def test_a_number_that_one_client_keeps_takes_its_full_update_and_one_that_nobod
     turned = [
         [1.0, -1.0],
         [-1.0, -1.0],
-    ]  # of the first number only client 0 goes on as before, of the second nobody does
+    ]  # only client 0 moves as before in the first number, and no client in the second
     one, two = played(FedHEAL(), [10.0, 10.0], first, turned, sizes=(1, 50))
     assert (one - two).tolist() == [1.0, 0.0]
 

@@ -49,8 +49,9 @@ SHIFTS = {
 def sites(
     shifts: Mapping[str, tuple[float, float]] = SHIFTS, size: int = 40, channels: int = 2
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Images of two channels whose class can be told once they are standardised; each client's
-    pixels lie elsewhere.
+    """Images of two channels whose class is visible once they are standardised.
+
+    Each client has another range of pixels.
     """
     draw, found = np.random.Generator(np.random.PCG64(0)), {}
     for name, (centre, width) in shifts.items():

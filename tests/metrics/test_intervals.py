@@ -117,7 +117,7 @@ def test_draws_without_a_value_are_counted() -> None:
 
     alone, together = [[1, 0], [1, 1]], [[1, 0], [1, 1]]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of single draws nobody is told
+        warnings.simplefilter("error")  # no warning for single draws
         result = bootstrap(cf, alone, together, seed=1, draws=400)["cf"]
     assert result.value == pytest.approx(100)
     # a quarter of the draws make both clients perfect

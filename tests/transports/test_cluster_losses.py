@@ -1,4 +1,4 @@
-"""Actors, nodes, the head and the driver are killed at any moment: the run goes on, or stops so
+"""Actors, nodes, the head and the driver are killed at any moment: the run continues, or stops so
 that it can be resumed, with the same bits.
 """
 

@@ -59,7 +59,7 @@ def test_every_method_runs_alike_between_organisations(method: str, tmp_path: Pa
     apart = played(job(method), tmp_path / "apart", transport=separated(disk))
     same_run(played(job(method), tmp_path / "here"), apart, disk)
     assert not list((tmp_path / "apart" / "files").rglob("client-*"))
-    # the last accepted state of each client, and no more than the last committed one beside it
+    # the last accepted state of each client, and at most the last committed one as well
     if disk.exists():
         committed = {file.path.name for file in apart.store.current("client").values()}
         assert committed <= named(disk) and all(

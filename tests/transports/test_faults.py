@@ -127,7 +127,7 @@ def test_a_client_that_misses_the_deadline_is_out_of_the_round(kind: str, tmp_pa
     disk = tmp_path / "disk"
 
     def connect(federation: Any, wanted: Any) -> Separated:
-        # a method of this file has no name that a job could tell
+        # a method of this file has no name that a job could send
         return Separated(federation, disk, wanted)
 
     transport = connect if kind == "apart" else transports(tmp_path)[kind]

@@ -1,5 +1,5 @@
 """What the transport over a cluster holds and hands out, piece by piece: references to states,
-shares of work, what actors are told.
+shares of work, messages to actors.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def test_what_travels_together(
     assert found == shares
 
 
-# What actors are told.
+# Messages to actors.
 
 
 @pytest.fixture(scope="module")
