@@ -198,10 +198,14 @@ def compete(workload: str, options: argparse.Namespace) -> Result:
                 )
                 continue
             results[entry].append(result)
-            state = f"{result['median_seconds']:.3f} s, {result['peak_mb']:.0f} MB, accuracy {result['accuracy']:.3f}"
+            state = (
+                f"{result['median_seconds']:.3f} s, {result['peak_mb']:.0f} MB, accuracy "
+                f"{result['accuracy']:.3f}"
+            )
             mark = " (disturbed)" if result["disturbed"] else ""
             print(
-                f"{workload} {repetition + 1}/{options.repetitions} {entry.contender} {entry.variant}: {state}{mark}",
+                f"{workload} {repetition + 1}/{options.repetitions} {entry.contender} "
+                f"{entry.variant}: {state}{mark}",
                 flush=True,
             )
         if repetition == 0:
@@ -251,7 +255,10 @@ def machine() -> str:
         if line.startswith("model name")
     ]
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{models[0] if models else 'unknown processor'}, {CORES} cores, {gigabytes:.0f} GiB, {os.uname().sysname} {os.uname().release}"
+    return (
+        f"{models[0] if models else 'unknown processor'}, {CORES} cores, {gigabytes:.0f} GiB, "
+        f"{os.uname().sysname} {os.uname().release}"
+    )
 
 
 def main() -> None:

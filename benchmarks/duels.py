@@ -189,7 +189,8 @@ class Duel:
         self.apart = distance(model, other, self.case, self.task)
         if self.apart > MOST_APART:
             raise SystemExit(
-                f"{self.case.method}: the models are {self.apart:.0%} of their way apart, so the plain loop does other work; mend it first"
+                f"{self.case.method}: the models are {self.apart:.0%} of their way apart, so the "
+                "plain loop does other work; mend it first"
             )
         if counts:
             self.laps.append(self.watch)
@@ -221,7 +222,10 @@ def run(cases: list[Case], rounds: int, folder: Path) -> list[Duel]:
         for duel in order.sample(duels, len(duels)):
             duel.round(counts=number > 0)
             watch = duel.watch
-            state = f"{watch.cpu['ours']:.2f} s, plain {watch.cpu['plain']:.2f} s, others {watch.foreign:.0%}, apart {duel.apart:.0e}"
+            state = (
+                f"{watch.cpu['ours']:.2f} s, plain {watch.cpu['plain']:.2f} s, others "
+                f"{watch.foreign:.0%}, apart {duel.apart:.0e}"
+            )
             print(f"round {number} {duel.case.method} {duel.case.network}: {state}", flush=True)
     return duels
 
@@ -253,26 +257,32 @@ def render(duels: list[Duel], rounds: int) -> str:
     lines = [
         "# Five methods beside plain loops",
         "",
-        "Written by `python benchmarks/duels.py`. One round of Equipoise (in process, one thread, store and checkpoint on, nothing evaluated) "
-        "beside a plain loop (`plain_methods.py`, all in memory) that makes the same passes over the same batches, on Fashion-MNIST: "
-        f"{CLIENTS} clients of equal size, all in every round, batch {BATCH}, one epoch, SGD. The two take turns client by client.",
+        "Written by `python benchmarks/duels.py`. One round of Equipoise (in process, one "
+        "thread, store and checkpoint on, nothing evaluated) beside a plain loop "
+        "(`plain_methods.py`, all in memory) that makes the same passes over the same batches, "
+        f"on Fashion-MNIST: {CLIENTS} clients of equal size, all in every round, batch {BATCH}, "
+        "one epoch, SGD. The two take turns client by client.",
         "",
-        "Ratios are of CPU time, which other load on the machine disturbs least: the median over rounds, smallest and largest in "
-        f"brackets. Wall time counts only in rounds in which others used at most {QUIET:.0%} of the machine. `to FedAvg` compares with "
-        "Equipoise's FedAvg on the same network and data, round by round. `apart` is the distance between the two final global models as "
-        "a share of the distance they came, parameters only: it shows that both sides did the same work.",
+        "Ratios are of CPU time, which other load on the machine disturbs least: the median over "
+        "rounds, smallest and largest in brackets. Wall time counts only in rounds in which "
+        f"others used at most {QUIET:.0%} of the machine. `to FedAvg` compares with Equipoise's "
+        "FedAvg on the same network and data, round by round. `apart` is the distance between "
+        "the two final global models as a share of the distance they came, parameters only: it "
+        "shows that both sides did the same work.",
         "",
-        f"{date.today().isoformat()}, {machine()}; torch {torch.__version__}; {rounds - 1} rounds after one that warms up; others used "
-        f"{foreign:.0%} of the machine on average.",
+        f"{date.today().isoformat()}, {machine()}; torch {torch.__version__}; {rounds - 1} rounds "
+        f"after one that warms up; others used {foreign:.0%} of the machine on average.",
         "",
-        f"| method | network | samples | CPU-s, ours | plain | ratio (at most {TARGET:.2f}) | wall ratio | to FedAvg | expected | apart |",
+        f"| method | network | samples | CPU-s, ours | plain | ratio (at most {TARGET:.2f}) | "
+        "wall ratio | to FedAvg | expected | apart |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *(row(duel, reference[duel.case.network]) for duel in duels),
         "",
         "KDIA trains its generator for 50 steps per round (`preset=quick`) on both sides.",
         "",
-        "Two methods magnify rounding, since the plain loop writes its losses with other operations: in FedAKD a sample that one side "
-        "counts as correct and the other does not changes the order of all batches of that client's second stage; KDIA's generator begins "
+        "Two methods magnify rounding, since the plain loop writes its losses with other "
+        "operations: in FedAKD a sample that one side counts as correct and the other does not "
+        "changes the order of all batches of that client's second stage; KDIA's generator begins "
         "Adam anew in every round, whose first steps follow the sign of a gradient however small.",
     ]
     return "\n".join(lines) + "\n"
@@ -291,7 +301,8 @@ def row(duel: Duel, reference: Duel) -> str:
         f"{case.samples:,}",
         f"{duel.seconds('ours'):.2f}",
         f"{duel.seconds('plain'):.2f}",
-        f"{middle:.3f} ({min(ratios):.3f}-{max(ratios):.3f}){'' if middle <= TARGET else ', above'}",
+        f"{middle:.3f} "
+        f"({min(ratios):.3f}-{max(ratios):.3f}){'' if middle <= TARGET else ', above'}",
         f"{statistics.median(quiet):.3f} ({len(quiet)} of {len(ratios)} rounds)"
         if quiet
         else "disturbed",

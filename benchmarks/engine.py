@@ -84,7 +84,8 @@ def main() -> None:
             )
             before, now = (statistics.median(values[name]) for name in ("before", "now"))
             print(
-                f"{workload} {what}: before {before:.4g}, now {now:.4g}, median of ratios {ratio:.3f}",
+                f"{workload} {what}: before {before:.4g}, now {now:.4g}, median of ratios "
+                f"{ratio:.3f}",
                 flush=True,
             )
 

@@ -297,7 +297,8 @@ def table(name: str, found: dict[str, Any]) -> list[str]:
             for what, (_, form) in COLUMNS.items()
         ]
         lines.append(
-            f"| {row['size']:,} | {row['ratio'][0]:.2f} ({row['ratio'][1]:.2f}-{row['ratio'][2]:.2f}) | {' | '.join(cells)} |"
+            f"| {row['size']:,} | {row['ratio'][0]:.2f} "
+            f"({row['ratio'][1]:.2f}-{row['ratio'][2]:.2f}) | {' | '.join(cells)} |"
         )
     return [*lines, "| exponent | | " + " | ".join(exponent(rows, what) for what in COLUMNS) + " |"]
 
@@ -329,10 +330,17 @@ def render(everything: dict[str, Any]) -> str:
     lines = [
         "# How cost grows",
         "",
-        "Written by `python benchmarks/growth.py`, from synthetic data. The runs of a table live at once and take turns round by round; "
-        "`of the reference` is the median ratio of a round's CPU time to that of the same round of the second size (in the table of rounds: of the last tenth of the rounds to the first), with its bootstrap interval. "
-        "Start-up (until round 1 begins), resume (until the next round begins), `show` and `report` are in CPU seconds, imports included. Memory is the peak of the process, or of all processes together where there are workers. The exponent is "
-        "that of a power of the size, fitted to the last three sizes. In process (but for the table of parameters), one thread; the machine was busy with other work, as `load` says, so seconds of CPU count and wall times do not. Stateful runs begin with rounds in which every client is asked once, so that each has a state; these are not timed.",
+        "Written by `python benchmarks/growth.py`, from synthetic data. The runs of a table live "
+        "at once and take turns round by round; `of the reference` is the median ratio of a "
+        "round's CPU time to that of the same round of the second size (in the table of rounds: "
+        "of the last tenth of the rounds to the first), with its bootstrap interval. Start-up "
+        "(until round 1 begins), resume (until the next round begins), `show` and `report` are in "
+        "CPU seconds, imports included. Memory is the peak of the process, or of all processes "
+        "together where there are workers. The exponent is that of a power of the size, fitted to "
+        "the last three sizes. In process (but for the table of parameters), one thread; the "
+        "machine was busy with other work, as `load` says, so seconds of CPU count and wall times "
+        "do not. Stateful runs begin with rounds in which every client is asked once, so that "
+        "each has a state; these are not timed.",
     ]
     lines += ["", *asked(everything)]
     for name in SERIES:
@@ -342,7 +350,8 @@ def render(everything: dict[str, Any]) -> str:
     if missing:
         lines += [
             "",
-            f"Not measured yet: {', '.join(f'`{name}`' for name in missing)} (`python benchmarks/growth.py --series {' '.join(missing)}`).",
+            f"Not measured yet: {', '.join(f'`{name}`' for name in missing)} (`python "
+            f"benchmarks/growth.py --series {' '.join(missing)}`).",
         ]
     return "\n".join(lines) + "\n"
 

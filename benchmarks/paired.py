@@ -259,8 +259,9 @@ def table(found: Found, counted: int) -> list[str]:
     lines = [
         f"## {found.workload} `{workload.title}`",
         "",
-        f"{date.today().isoformat()}, {machine()}; {counted} rounds after {WARM_UP} that warm up; others used {foreign:.0%} of the machine on average. "
-        f"Noise floor: {floors['cpu_seconds']:.3f} of CPU time, {floors['seconds']:.3f} of wall time.",
+        f"{date.today().isoformat()}, {machine()}; {counted} rounds after {WARM_UP} that warm up; "
+        f"others used {foreign:.0%} of the machine on average. Noise floor: "
+        f"{floors['cpu_seconds']:.3f} of CPU time, {floors['seconds']:.3f} of wall time.",
         "",
         "| contender | CPU s a round | CPU, of ours | | wall s a round | wall, of ours | |",
         "|---|---|---|---|---|---|---|",
@@ -287,9 +288,13 @@ def render(everything: list[tuple[Found, int]]) -> str:
     lines = [
         "# Results of the benchmark",
         "",
-        "Written by `python benchmarks/paired.py`; `benchmarks/README.md` says what is measured and how. All contenders live at once; in every round each plays it, one after another in random order, the others held still. A ratio is the median "
-        f"over rounds of a contender's time over ours in the same round, with the bootstrap's {SURE:.0%} interval. `{CONTROL}` is an identical copy of ours: how far its interval reaches from 1 is the "
-        "noise floor, and a ratio whose interval reaches into it is no difference. CPU time is that of all a contender's processes, as the scheduler counts it.",
+        "Written by `python benchmarks/paired.py`; `benchmarks/README.md` says what is measured "
+        "and how. All contenders live at once; in every round each plays it, one after another "
+        "in random order, the others held still. A ratio is the median over rounds of a "
+        f"contender's time over ours in the same round, with the bootstrap's {SURE:.0%} interval. "
+        f"`{CONTROL}` is an identical copy of ours: how far its interval reaches from 1 is the "
+        "noise floor, and a ratio whose interval reaches into it is no difference. CPU time is "
+        "that of all a contender's processes, as the scheduler counts it.",
     ]
     for found, counted in everything:
         lines += ["", *table(found, counted)]

@@ -170,7 +170,8 @@ def partition(workload: Workload, labels: np.ndarray, seed: int) -> list[np.ndar
         if min(map(len, clients)) >= workload.batch:
             return clients
     raise ValueError(
-        f"No draw of {MOST_DRAWS} gave every client {workload.batch} samples: raise the concentration."
+        f"No draw of {MOST_DRAWS} gave every client {workload.batch} samples: raise the "
+        "concentration."
     )
 
 

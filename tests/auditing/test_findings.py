@@ -131,7 +131,10 @@ def test_rows_say_how_far_each_client_is_from_the_whole_in_every_respect() -> No
     assert few.note.startswith(
         "3 samples in 2 dimensions: covariance shrunk by 25 % towards that of all data"
     )
-    said = "1 of 3 clients have fewer than 4 samples in 2 dimensions, so their covariances are shrunk towards that of all data: s2"
+    said = (
+        "1 of 3 clients have fewer than 4 samples in 2 dimensions, so their covariances are shrunk "
+        "towards that of all data: s2"
+    )
     assert found.warnings == ("first", said)
 
 
@@ -177,7 +180,8 @@ def test_without_a_direction_that_varies_nothing_is_told_of_features() -> None:
         (
             Distance(1.0, 0.0, 0.5, 2),
             5,
-            "5 samples in 4 dimensions: covariance shrunk by 50 % towards that of all data; 2 of 4 directions hardly vary",
+            "5 samples in 4 dimensions: covariance shrunk by 50 % towards that of all data; 2 of "
+            "4 directions hardly vary",
         ),
         (Distance(1.0, 0.0, 0.0, 1), 50, "1 of 4 directions hardly vary"),
     ],

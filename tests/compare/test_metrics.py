@@ -71,7 +71,10 @@ def test_the_clients_without_a_value_are_named_in_a_sentence_and_nothing_is_warn
     ranked: Comparison, recwarn: pytest.WarningsRecorder
 ) -> None:
     again = opened([ranked.folder])
-    sentence = "natural, seed 1: auroc is undefined for client bo: its test data have one class; averages are over the other 3"
+    sentence = (
+        "natural, seed 1: auroc is undefined for client bo: its test data have one class; averages "
+        "are over the other 3"
+    )
     assert sentence in formats.explanation(ranked) and sentence in formats.explanation(again)
     assert again.entries[0].run.main.undefined == ["bo"]
     assert not recwarn.list

@@ -258,7 +258,10 @@ def test_a_file_may_name_what_is_allowed(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("mine2:Net", "other.place:Other", "other:Net", "sub.mine:Net"):
         with pytest.raises(
             NotAllowed,
-            match=rf"named by a file.* add --allow-import {name.partition(':')[0].partition('.')[0]} \(in Python",
+            match=(
+                rf"named by a file.* add --allow-import {name.partition(':')[0].partition('.')[0]} "
+                r"\(in Python"
+            ),
         ):
             some.check(name, "model")
     OWN.check("whatever.there.is:Net", "model")

@@ -272,7 +272,10 @@ def test_a_servers_state_that_is_not_finite_ends_the_run_by_the_name_of_the_entr
     check_finite(state, TRAINED, 3)
     with pytest.raises(
         RunError,
-        match=r"^round 3: own\.y in the server's state holds .*lower training\.lr \(now 0\.1\) or set training\.clip=1",
+        match=(
+            r"^round 3: own\.y in the server's state holds .*lower training\.lr \(now 0\.1\) or "
+            r"set training\.clip=1"
+        ),
     ):
         check_finite(state.with_(own=PerClient({}, {"y": float("inf")})), TRAINED, 3)
 

@@ -374,7 +374,8 @@ class Learning(Shifted):
         (
             FedAvg(),
             {"weights": FedProx()},
-            r"weights=FedProx\(\) on FedAvg\(\): its weight rule is inherited from FedAvg; give FedAvg",
+            r"weights=FedProx\(\) on FedAvg\(\): its weight rule is inherited from FedAvg; give "
+            r"FedAvg",
         ),
         (FedAvg(), {"weights": FedAvgM()}, "inherited from FedAvg; give FedAvg"),
         (FedProx(), {"weights": Claiming()}, "inherited from Method; give FedAvg"),
@@ -393,7 +394,8 @@ class Learning(Shifted):
         (
             Judging(),
             {"inputs": Shifted()},
-            "Judging measures models on validation data at the server, where inputs are not changed",
+            "Judging measures models on validation data at the server, where inputs are not "
+            "changed",
         ),
         (
             FedAvg(),

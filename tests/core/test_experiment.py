@@ -411,7 +411,10 @@ def test_what_does_not_fit_is_refused_before_round_1(
 def test_a_method_of_classes_refuses_numbers() -> None:
     with pytest.raises(
         ConfigurationError,
-        match="FedLsa works on classes, but the task is regression; choose another method or a label of classes",
+        match=(
+            "FedLsa works on classes, but the task is regression; choose another method or a label "
+            "of classes"
+        ),
     ):
         prepared(Task("regression", (4,), 1), method="fedlsa")
     prepared(method="fedlsa")

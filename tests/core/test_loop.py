@@ -246,7 +246,10 @@ def test_an_end_that_nobody_answers_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     play.transport.silent = {(4, 0, client) for client in "abc"}
     with pytest.raises(
         RunError,
-        match=r"^Ending could not be finished after the last round: 0 of 3 replies counted; `equipoise resume run` asks again$",
+        match=(
+            r"^Ending could not be finished after the last round: 0 of 3 replies counted; "
+            r"`equipoise resume run` asks again$"
+        ),
     ):
         play.loop.run()
     assert not play.committed and not play.store.sweeps
@@ -259,7 +262,10 @@ def test_a_setup_that_not_all_answer_says_so(monkeypatch: pytest.MonkeyPatch) ->
     play.transport.silent = {(0, 0, "b")}
     with pytest.raises(
         RunError,
-        match=r"^Counting could not be set up before round 1: every client has to answer, .*; when all are there, `equip",
+        match=(
+            r"^Counting could not be set up before round 1: every client has to answer, .*; when "
+            r"all are there, `equip"
+        ),
     ):
         play.loop.run()
     assert not play.committed
@@ -280,7 +286,10 @@ def test_an_attempt_without_enough_replies_leaves_no_files_and_is_repeated(
     play.transport.silent = {(1, 0, "a"), (1, 1, "b")}
     with pytest.raises(
         RunError,
-        match=r"^round 1 was given up 2 times: 2 of 3 replies counted, 3 needed; .* of client 'b': gone; then",
+        match=(
+            r"^round 1 was given up 2 times: 2 of 3 replies counted, 3 needed; .* of client 'b': "
+            r"gone; then"
+        ),
     ):
         play.loop.run()
 
@@ -420,7 +429,9 @@ def test_a_commit_keeps_the_round_and_a_restart_finds_it(keeps: str, tmp_path: P
     fresh.transport.keeps = other
     with pytest.raises(
         RunError,
-        match=f"lie at the {keeps}, and this transport keeps them at the {other}; resume the run over",
+        match=(
+            f"lie at the {keeps}, and this transport keeps them at the {other}; resume the run over"
+        ),
     ):
         restored(store, fresh)
     store.close()

@@ -95,7 +95,10 @@ def test_models_come_out_as_modules(tmp_path: Path, method: str) -> None:
             assert_equal(run.model("personal", client=client).state_dict(), state["local"])
         with pytest.raises(
             RunError,
-            match="model 'personal' belongs to a client; say which with --client .in Python client=., 'ada', say",
+            match=(
+                "model 'personal' belongs to a client; say which with --client .in Python "
+                "client=., 'ada', say"
+            ),
         ):
             run.model("personal")
         with pytest.raises(RunError, match=r"no client 'zoe' in .*; it has ada, bo, cy, di"):

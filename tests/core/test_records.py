@@ -435,7 +435,8 @@ STRUCTURES = {
         "no whole record",
     ),
     "a tree named twice": (
-        '{"$record": "Up", "values": {"x": {"$tensor": 0}, "y": {"$tree": "m", "entries": {"w": 0}, "untrained": []}}}',
+        '{"$record": "Up", "values": {"x": {"$tensor": 0}, "y": {"$tree": "m", "entries": {"w": '
+        '0}, "untrained": []}}}',
         "no whole record",
     ),
     "a tensor that is not there": (

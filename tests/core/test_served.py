@@ -307,7 +307,9 @@ def test_the_server_measures_on_its_validation_data(tmp_path: Path) -> None:
 def test_no_validation_samples_are_refused_before_round_1(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError,
-        match="NeedsValidation measures models on validation data at the server, and there are none",
+        match=(
+            "NeedsValidation measures models on validation data at the server, and there are none"
+        ),
     ):
         eq.run(
             experiment(NeedsValidation(), data={**DATA, "split": (0.8, 0.0, 0.2)}), tmp_path / "run"

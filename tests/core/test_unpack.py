@@ -193,7 +193,10 @@ def resident() -> int:
 def test_tensors_without_numbers_cost_little_and_impossible_ones_nothing() -> None:
     count = 20_000
     entries = ",".join(f'"{place}":{place}' for place in range(count))
-    header = b'{"value": {"$record": "Up", "values": {"x": {"$tree": "m", "entries": {%s}, "untrained": []}}}, "tensors": [%s]}'
+    header = (
+        b'{"value": {"$record": "Up", "values": {"x": {"$tree": "m", "entries": {%s}, "untrained": '
+        b'[]}}}, "tensors": [%s]}'
+    )
     data = message(header % (entries.encode(), b",".join([b'["bool",[0]]'] * count)))
     before = resident()
     assert len(unpack(data).x) == count

@@ -282,7 +282,8 @@ def test_what_the_author_of_a_method_most_likely_did_not_mean() -> None:
         def delivers(self, server: Any, state: State, client_id: str) -> Any: ...
 
     assert mistake(Fields) == (
-        "Fields has the parameter 'rate' but is no dataclass, so it would be ignored; write @dataclass(frozen=True) above the class"
+        "Fields has the parameter 'rate' but is no dataclass, so it would be ignored; write "
+        "@dataclass(frozen=True) above the class"
     )
     assert mistake(Flags) is None and mistake(Sound) is None and mistake(Method) is None
     assert (mistake(Misspelt) or "").startswith(

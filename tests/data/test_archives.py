@@ -280,7 +280,10 @@ def test_a_function_that_makes_no_data_set_is_refused(mine: str) -> None:
         load(DataConfig(name="my_sets:nothing"))
     with pytest.raises(
         ValueError,
-        match="'my_sets:needing': expected a function that is called without arguments, got one with a missing.*'seed'",
+        match=(
+            "'my_sets:needing': expected a function that is called without arguments, got one with "
+            "a missing.*'seed'"
+        ),
     ):
         load(DataConfig(name="my_sets:needing"))
     with pytest.raises(ValueError, match="did you mean|known|hospitals"):

@@ -95,7 +95,10 @@ def test_files_that_swell_are_refused_before_they_do(
         else:
             with pytest.raises(
                 ValueError,
-                match=f"got a file of {file.stat().st_size:,} bytes that would expand to {size:,}; .*EQUIPOISE_MAX_BYTES",
+                match=(
+                    f"got a file of {file.stat().st_size:,} bytes that would expand to {size:,}; "
+                    ".*EQUIPOISE_MAX_BYTES"
+                ),
             ):
                 read_npz(file)
 

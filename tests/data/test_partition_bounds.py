@@ -410,7 +410,10 @@ def test_a_missing_class_comes_from_nobodys_samples_first() -> None:
 def test_classes_that_cannot_be_swapped_in_are_refused(labels: list[int], owner: list[int]) -> None:
     with pytest.raises(
         ValueError,
-        match="clipart has too few samples to give each of its clients every class; use a larger fraction",
+        match=(
+            "clipart has too few samples to give each of its clients every class; use a larger "
+            "fraction"
+        ),
     ):
         swapped(labels, owner, [4, 7])
 

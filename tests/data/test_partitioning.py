@@ -328,7 +328,8 @@ def test_targets_are_standardised_by_the_schema_if_it_says_so() -> None:
     [
         (
             {"normalise": "imagenet"},
-            "normalise: imagenet is for images and arrays is a table; use client, pooled, agreed or none",
+            "normalise: imagenet is for images and arrays is a table; use client, pooled, agreed "
+            "or none",
         ),
         ({"augment": ("flip",)}, "augment: flip is for images and arrays is a table"),
         (

@@ -105,7 +105,10 @@ def test_impossible_requests_end_in_an_explained_error() -> None:
         partition_pool("dirichlet:0.5", labels_pool(), 200, 1)
     with pytest.raises(
         ValueError,
-        match=r"^partition dirichlet: \d+ draws with alpha=0.01 never gave each of 99 clients 10 samples",
+        match=(
+            r"^partition dirichlet: \d+ draws with alpha=0.01 never gave each of 99 clients 10 "
+            r"samples"
+        ),
     ):
         partition_pool("dirichlet:0.01", labels_pool(), 99, 1)
     with pytest.raises(ValueError, match="alpha must be above 0"):

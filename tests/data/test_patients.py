@@ -189,7 +189,8 @@ def test_of_sites_without_positives_five_are_named(count: int, shown: str, tmp_p
         told(found)
         .rstrip()
         .endswith(
-            f"{count} of {count + 1} sites without a positive patient, whose own results say nothing about positives: {shown}"
+            f"{count} of {count + 1} sites without a positive patient, whose own results say "
+            f"nothing about positives: {shown}"
         )
     )
 
@@ -266,8 +267,8 @@ def test_with_times_the_order_is_theirs_and_ages_are_held_to_it(tmp_path: Path) 
     found = read_patients(folder(tmp_path, events=events))
     assert [one[0] for one in events_of(found, 1)] == ["A", "C", "B"]
     assert (
-        "events.csv: 1 event with an age below that of an earlier one; events are sorted by time; the first in row 4"
-        in told(found)
+        "events.csv: 1 event with an age below that of an earlier one; events are sorted by time; "
+        "the first in row 4" in told(found)
     )
     events = events.replace("2020-01-01", "yesterday")
     assert (
@@ -286,7 +287,8 @@ def test_ages_are_held_to_times_site_by_site(tmp_path: Path) -> None:
     assert [
         note for note in read_patients(tmp_path).notes if "below that of an earlier one" in note
     ] == [
-        f"{name}/events.csv: 1 event with an age below that of an earlier one; events are sorted by time; the first in row 3"
+        f"{name}/events.csv: 1 event with an age below that of an earlier one; events are sorted "
+        "by time; the first in row 3"
         for name in ("CA", "NY")
     ]
     with pytest.raises(ValueError, match="site: state is for one folder that holds all sites"):
@@ -482,7 +484,9 @@ def test_what_lies_beside_the_sites_folders(tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text(EVENTS)
     with pytest.raises(
         ValueError,
-        match=r"either one folder for all sites or one per site, got events\.csv and folders of sites",
+        match=(
+            r"either one folder for all sites or one per site, got events\.csv and folders of sites"
+        ),
     ):
         read_patients(tmp_path)
 

@@ -140,7 +140,10 @@ def test_only_whole_numbers_from_zero_can_be_classes() -> None:
     for targets in ((0.0, 1.5), (0.5, 1.5), (-1.0, 1.0)):
         with pytest.raises(
             ValueError,
-            match="its targets are not whole numbers from 0, so they cannot be classes; use task: regression",
+            match=(
+                "its targets are not whole numbers from 0, so they cannot be classes; use task: "
+                "regression"
+            ),
         ):
             numbers(*targets).as_task("classification")
 

@@ -382,7 +382,10 @@ def test_a_data_set_made_in_python_takes_a_schema_too() -> None:
     numbers = from_arrays(x, np.arange(30) / 7, columns=["a", "b", "c"])
     with pytest.raises(
         ValueError,
-        match="has numbers for labels, but its schema has classes; set task: classification or correct the schema",
+        match=(
+            "has numbers for labels, but its schema has classes; set task: classification or "
+            "correct the schema"
+        ),
     ):
         federate(DataConfig(task="regression", schema={"classes": ["yes", "no"]}), 1, numbers)
 

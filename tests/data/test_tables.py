@@ -531,7 +531,9 @@ def test_one_file_is_taken_apart_by_its_site_column(tmp_path: Path) -> None:
     for site in (None, "sit"):
         with pytest.raises(
             ValueError,
-            match=r"is one file: say which column names the site \(site: COLUMN\), one of site, x, y",
+            match=(
+                r"is one file: say which column names the site \(site: COLUMN\), one of site, x, y"
+            ),
         ):
             read_sites(tmp_path / "all.csv", site)
     (tmp_path / "all.csv").write_text("site,x,y\nu,1,0\nNA,2,1\n")

@@ -224,7 +224,10 @@ def test_opening_a_run_costs_the_same_however_much_was_measured(
     for rows in (10, 5000):
         folder = long(tmp_path / str(rows), 3).folder
         with sqlite3.connect(folder / "run.db") as db:
-            one = "insert into measurements values (1, ?, 'global', 'received', 'test', 'accuracy', 0.5)"
+            one = (
+                "insert into measurements values (1, ?, 'global', 'received', 'test', 'accuracy', "
+                "0.5)"
+            )
             db.executemany(one, [(str(number),) for number in range(rows)])
             db.executemany(
                 "insert into weights values (1, ?, 0.1)", [(str(number),) for number in range(rows)]
@@ -296,7 +299,10 @@ def test_a_value_of_the_wrong_type_is_found_when_it_is_read(
         run = Run(folder)
         with pytest.raises(
             RunError,
-            match=rf"is damaged or not a run of Equipoise: a '{column}' in its database is of the wrong type",
+            match=(
+                rf"is damaged or not a run of Equipoise: a '{column}' in its database is of the "
+                r"wrong type"
+            ),
         ):
             read(run)
         with pytest.raises(

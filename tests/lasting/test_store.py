@@ -205,7 +205,9 @@ def test_a_round_that_cannot_be_saved_leaves_the_store_as_it_was(
     before = list(store.db.iterdump())
     with pytest.raises(
         RunError,
-        match=r"round 2 could not be saved to .*; make room or permit writing, then `equipoise resume",
+        match=(
+            r"round 2 could not be saved to .*; make room or permit writing, then `equipoise resume"
+        ),
     ):
         # a file that is not there
         store.commit(record(2, ("server", "", "server-r2a0.safetensors", "")), 2)
@@ -364,7 +366,8 @@ def test_what_was_taken_away_from_a_run_is_named(store: Store, tmp_path: Path) -
     assert store.lost() is None
     (store.files / "aa" / "client-aa-r1a0x1.safetensors").unlink()
     assert str(store.lost()).startswith(
-        f"aa/client-aa-r1a0x1.safetensors was removed from {store.folder} while the run was in progress"
+        f"aa/client-aa-r1a0x1.safetensors was removed from {store.folder} while the run was in "
+        "progress"
     )
     for what in (store.files, store.folder / DATABASE, store.folder):
         what.rename(tmp_path / "elsewhere")

@@ -84,7 +84,10 @@ def test_a_row_that_names_any_other_file_is_refused_and_nothing_is_removed(
     sql(half, "insert into files values ('server', '', -5, ?, 9, '', 'server')", name)
     with pytest.raises(
         RunError,
-        match="is damaged or not a run of Equipoise: its database names a file .*, which no run writes",
+        match=(
+            "is damaged or not a run of Equipoise: its database names a file .*, which no run "
+            "writes"
+        ),
     ):
         simulate.resume(half)
     with pytest.raises(RunError, match="which no run writes"):
@@ -95,7 +98,8 @@ def test_a_row_that_names_any_other_file_is_refused_and_nothing_is_removed(
 def test_a_trigger_is_refused(half: Path) -> None:
     sql(
         half,
-        "create trigger later after insert on rounds begin update files set name = '../../precious.txt' where kind = 'server'; end",
+        "create trigger later after insert on rounds begin update files set name = "
+        "'../../precious.txt' where kind = 'server'; end",
     )
     with pytest.raises(
         RunError, match="its database has a trigger named 'later', which no run has"
@@ -155,7 +159,10 @@ def test_a_run_is_not_followed_through_links(
     for ask in (lambda: simulate.resume(half), lambda: Run(half).status):
         with pytest.raises(
             RunError,
-            match=rf"{name} is a symbolic link, which Equipoise does not follow inside a run; put the file",
+            match=(
+                rf"{name} is a symbolic link, which Equipoise does not follow inside a run; put "
+                r"the file"
+            ),
         ):
             ask()
     assert listing(target) == before
@@ -175,7 +182,10 @@ def test_a_sub_folder_is_not_followed_through_a_link(to: str, half: Path, tmp_pa
         for ask in (lambda: simulate.resume(half), lambda: Run(half).status):
             with pytest.raises(
                 RunError,
-                match=rf"files/{place.name} is a symbolic link, which Equipoise does not follow inside a run",
+                match=(
+                    rf"files/{place.name} is a symbolic link, which Equipoise does not follow "
+                    r"inside a run"
+                ),
             ):
                 ask()
         assert listing(target) == before
@@ -243,7 +253,10 @@ def test_outputs_are_not_written_through_links(
     (whole / name).symlink_to(target)
     with pytest.raises(
         RunError,
-        match=rf"{name} is a symbolic link, which Equipoise does not write through; remove it, or choose another",
+        match=(
+            rf"{name} is a symbolic link, which Equipoise does not write through; remove it, or "
+            r"choose another"
+        ),
     ):
         report([whole], whole / "report.html", kinds=["png"]) if name.startswith(
             "report"

@@ -112,7 +112,8 @@ def test_the_main_metric(
     [
         (
             {"metrics": ["rmse"]},
-            "^evaluation.metrics: rmse needs values, but the task is classification; choose among accuracy, loss, auroc",
+            "^evaluation.metrics: rmse needs values, but the task is classification; choose among "
+            "accuracy, loss, auroc",
         ),
         ({"main": "mae"}, "^evaluation.main: mae needs values, but the task is classification"),
         ({"main": "aurok"}, "evaluation.main: unknown metric 'aurok'; did you mean 'auroc'"),
@@ -150,7 +151,10 @@ def test_a_main_metric_that_no_client_can_have_is_refused(tmp_path: Path) -> Non
     data = sites(labels={"ada": [0], "bo": [1], "cy": [2], "di": [1]})
     with pytest.raises(
         ValueError,
-        match="evaluation.main: auroc needs samples of two classes, and no client's test data have them",
+        match=(
+            "evaluation.main: auroc needs samples of two classes, and no client's test data have "
+            "them"
+        ),
     ):
         played(settings("fedavg", evaluation={"metrics": ["auroc"]}), tmp_path / "run", data)
     assert not (tmp_path / "run").exists()
@@ -281,7 +285,8 @@ def test_which_metric_fits_which_task() -> None:
     for given, sentence in (
         (
             (one, ["auroc"]),
-            "^evaluation.metrics: auroc needs two classes, but the task has one class; choose among accuracy, loss",
+            "^evaluation.metrics: auroc needs two classes, but the task has one class; choose "
+            "among accuracy, loss",
         ),
         (
             (one, ["f1"], "auroc"),
@@ -289,7 +294,8 @@ def test_which_metric_fits_which_task() -> None:
         ),
         (
             (VALUES, ["f1"]),
-            "^evaluation.metrics: f1 needs classes, but the task is regression; choose among loss, rmse, mae",
+            "^evaluation.metrics: f1 needs classes, but the task is regression; choose among "
+            "loss, rmse, mae",
         ),
         ((one, ["rmse"]), "^evaluation.metrics: rmse needs values, but the task is classification"),
     ):

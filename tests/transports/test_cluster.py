@@ -115,7 +115,10 @@ def test_a_state_that_is_damaged_on_its_way_does_not_count(tmp_path: Path) -> No
 
 
 def test_nothing_of_ray_is_imported_before_it_is_asked_for() -> None:
-    program = "import sys, equipoise, equipoise.simulate, equipoise.cli.cluster, equipoise.transports.ray.cluster; assert 'ray' not in sys.modules"
+    program = (
+        "import sys, equipoise, equipoise.simulate, equipoise.cli.cluster, "
+        "equipoise.transports.ray.cluster; assert 'ray' not in sys.modules"
+    )
     subprocess.run(
         [sys.executable, "-c", program],
         check=True,
@@ -156,7 +159,10 @@ def test_an_experiment_that_other_machines_cannot_rebuild_is_refused(tmp_path: P
 
     with pytest.raises(
         ConfigurationError,
-        match=r"other machines can rebuild, but its method Mine is defined in a notebook or script; move it",
+        match=(
+            r"other machines can rebuild, but its method Mine is defined in a notebook or script; "
+            r"move it"
+        ),
     ):
         simulate.run(given(settings(Mine())), tmp_path / "run", cluster="127.0.0.1:1")
     assert not (tmp_path / "run").exists()

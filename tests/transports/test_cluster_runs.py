@@ -235,7 +235,10 @@ def test_a_cluster_without_cores_and_data_that_are_too_large(tmp_path: Path) -> 
         rows = {"ada": 140_000, "bo": 100_000}  # 64 numbers of 4 bytes each
         with pytest.raises(
             ConfigurationError,
-            match=r"the data \(\d\d MB\) exceed half of its object store \(100 MB\) and cannot be made there",
+            match=(
+                r"the data \(\d\d MB\) exceed half of its object store \(100 MB\) and cannot be "
+                r"made there"
+            ),
         ):
             simulate.run(
                 eq.Experiment(**wanted, dataset=eq.from_sites(sites(rows))),
@@ -262,7 +265,10 @@ def test_a_cluster_without_a_token_is_taken_only_by_who_trusts_the_network(
     with local(tmp_path / "state", 1) as cluster:
         with pytest.raises(
             ConfigurationError,
-            match=r"asks for no token, so whoever reaches its ports runs code there; .* add --trust-network",
+            match=(
+                r"asks for no token, so whoever reaches its ports runs code there; .* add "
+                r"--trust-network"
+            ),
         ):
             simulate.run(sites_given(settings("fedavg")), tmp_path / "run", cluster=cluster.address)
         simulate.run(
@@ -284,7 +290,10 @@ def test_a_node_that_differs_is_left_out_and_named(
     false = {"PYTHONPATH": os.pathsep.join([str(other), *filter(None, sys.path)])}
     with local(tmp_path / "state") as cluster:
         cluster.join(1, false)
-        sentence = rf"no node .* can do this work: node 127.0.0.1:\d+: it has equipoise 0\.0\.0 instead of {eq.__version__}"
+        sentence = (
+            r"no node .* can do this work: node 127.0.0.1:\d+: it has equipoise 0\.0\.0 instead "
+            rf"of {eq.__version__}"
+        )
         with pytest.raises(ConfigurationError, match=sentence):
             simulate.run(
                 sites_given(settings("scaffold")), tmp_path / "run", cluster=cluster.address

@@ -73,7 +73,10 @@ def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_run_stops(
         return
     with pytest.raises(
         RunError,
-        match=r"ended 3 times with client 'bo' in round 1, step 'client' \(the last: killed by signal 9",
+        match=(
+            r"ended 3 times with client 'bo' in round 1, step 'client' \(the last: killed by "
+            r"signal 9"
+        ),
     ):
         played(config, tmp_path / "workers", transport=over(pool))
     # the pool begins anew by itself
@@ -208,8 +211,9 @@ def test_a_step_that_raises_in_a_worker_leaves_the_pool_as_it_was(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "apples_module.py").write_text(
-        "from dataclasses import dataclass\nfrom equipoise import Method\n@dataclass(frozen=True)\nclass Clumsy(Method):\n"
-        "    def client(self, client, down):\n        raise ArithmeticError('seven apples')\n"
+        "from dataclasses import dataclass\nfrom equipoise import "
+        "Method\n@dataclass(frozen=True)\nclass Clumsy(Method):\n    def client(self, client, "
+        "down):\n        raise ArithmeticError('seven apples')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     before = [one.process.pid for one in pool.started]
@@ -288,7 +292,10 @@ def test_a_run_is_resumed_over_the_kind_of_transport_that_it_was_begun_with(tmp_
         stop_after(2, settings("scaffold"), tmp_path / name, begun)
         with pytest.raises(
             RunError,
-            match=r"lie at the (server|client), and this transport keeps them at the (client|server); resume",
+            match=(
+                r"lie at the (server|client), and this transport keeps them at the "
+                r"(client|server); resume"
+            ),
         ):
             simulate.resume(
                 tmp_path / name, experiment=sites_given(settings("scaffold")), transport=other
@@ -318,7 +325,10 @@ def test_a_disk_that_is_full_ends_the_run_with_a_sentence(
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(
         CannotSave,
-        match=r"cannot write .*No space left on device; make room or permit writing there, then resume the run",
+        match=(
+            r"cannot write .*No space left on device; make room or permit writing there, then "
+            r"resume the run"
+        ),
     ):
         played(settings("scaffold"), tmp_path / "run", transport=transports(tmp_path)[kind])
     monkeypatch.undo()
@@ -477,7 +487,10 @@ def test_a_setup_without_every_client_does_not_begin_round_1_and_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Shy, "silent", 3)
-    sentence = r"SetUp could not be set up before round 1: every client has to answer, and 1 of 4 did not; the first, 'cy': did not answer in time; "
+    sentence = (
+        r"SetUp could not be set up before round 1: every client has to answer, and 1 of 4 did "
+        r"not; the first, 'cy': did not answer in time; "
+    )
     with pytest.raises(RunError, match=sentence + r"when all are there, `equipoise resume"):
         played(settings(SetUp()), tmp_path / "run", transport=Shy)
     assert Run(tmp_path / "run").store.last_round() == -1

@@ -285,7 +285,10 @@ def test_a_node_does_not_join_without_a_token_or_with_another_ray(
 ) -> None:
     with pytest.raises(
         ConfigurationError,
-        match=r"^--join: expected the head's token too; copy its file to this machine and add --token FILE$",
+        match=(
+            r"^--join: expected the head's token too; copy its file to this machine and add "
+            r"--token FILE$"
+        ),
     ):
         nodes.start("127.0.0.1:7000")
     with pytest.raises(ConfigurationError, match=r"expected a file with the token"):
@@ -295,7 +298,10 @@ def test_a_node_does_not_join_without_a_token_or_with_another_ray(
     ours = nodes.version("ray")
     with pytest.raises(
         ConfigurationError,
-        match=rf"expected a head with Ray {ours} as here, got Ray 0\.1 at 127\.0\.0\.1:7000; install the same",
+        match=(
+            rf"expected a head with Ray {ours} as here, got Ray 0\.1 at 127\.0\.0\.1:7000; install "
+            r"the same"
+        ),
     ):
         nodes.start("127.0.0.1:7000", token=token_in(tmp_path / "token"))
     # nor is a head started with it
@@ -477,7 +483,10 @@ def test_a_cluster_without_a_token_is_for_those_who_trust_the_network(
     assert probe.look("1.2.3.4:5", None, True) == {"token": False}
     with pytest.raises(
         ConfigurationError,
-        match=r"asks for no token, so whoever reaches its ports runs code there; .* or add --trust-network",
+        match=(
+            r"asks for no token, so whoever reaches its ports runs code there; .* or add "
+            r"--trust-network"
+        ),
     ):
         probe.look("1.2.3.4:5", None)
 
@@ -636,8 +645,8 @@ def test_a_connection_that_fails_says_why_and_leaves_the_environment(
     with pytest.raises(ConfigurationError) as refused:
         connecting.connected("10.0.0.1:7", True)
     assert str(refused.value) == (
-        f"this machine cannot work with the cluster at 10.0.0.1:7 (no raylet {'x' * 190}); it has to be one of its nodes: "
-        "`equipoise cluster start --join 10.0.0.1:7 --token FILE`"
+        f"this machine cannot work with the cluster at 10.0.0.1:7 (no raylet {'x' * 190}); it has "
+        "to be one of its nodes: `equipoise cluster start --join 10.0.0.1:7 --token FILE`"
     )
     assert (
         ray.seen["RAY_AUTH_MODE"] == "disabled"

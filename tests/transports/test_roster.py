@@ -186,7 +186,10 @@ def test_another_protocol_is_refused(
     made = replace(
         job_of(experiment(settings("fedavg")), "r"), protocol=PROTOCOL + 1, version="9.9"
     )
-    sentence = f"expected protocol {PROTOCOL}, got {PROTOCOL + 1} from equipoise 9.9; install the same version on both sides"
+    sentence = (
+        f"expected protocol {PROTOCOL}, got {PROTOCOL + 1} from equipoise 9.9; install the same "
+        "version on both sides"
+    )
     for transport in (
         Separated(federation(), tmp_path / "disk"),
         over(pool)(federation(), experiment(settings("fedavg"))),

@@ -201,7 +201,10 @@ def test_a_cluster_without_cores_is_refused(tmp_path: Path) -> None:
     with stood_in() as ray:
         with pytest.raises(
             ConfigurationError,
-            match=r"at 127\.0\.0\.1:1 offers no CPUs; start nodes with `equipoise cluster start --join",
+            match=(
+                r"at 127\.0\.0\.1:1 offers no CPUs; start nodes with `equipoise cluster start "
+                r"--join"
+            ),
         ):
             simulate.run(sites_given(settings("fedavg")), tmp_path / "run", cluster=ADDRESS)
         assert ray.shutdowns == 1
@@ -251,8 +254,8 @@ def test_data_that_cannot_be_made_at_a_small_node_leave_it_out(
     ray.machines[1].store = MB
     run = simulate.run(wanted, tmp_path / "run", cluster=ADDRESS)
     assert (
-        "node 10.0.0.1:1 is left out: the data (1 MB) exceed half of its object store (1 MB) and cannot be made there"
-        in caplog.text
+        "node 10.0.0.1:1 is left out: the data (1 MB) exceed half of its object store (1 MB) and "
+        "cannot be made there" in caplog.text
     )
     assert told(run, "clients").keys() == {"10.0.0.1:2"}
 
@@ -664,8 +667,8 @@ def test_actors_that_never_get_ready_leave_their_node_out(
     with pytest.raises(ConfigurationError) as refused:
         opened()
     assert str(refused.value) == (
-        "no node of the cluster at 127.0.0.1:1 can do this work: node 10.0.0.1:2: its actors ended 3 times while starting; "
-        "node 10.0.0.1:1: its actors ended 3 times while starting"
+        "no node of the cluster at 127.0.0.1:1 can do this work: node 10.0.0.1:2: its actors ended "
+        "3 times while starting; node 10.0.0.1:1: its actors ended 3 times while starting"
     )
     assert (
         360 < ray.clock.now - began < 365
@@ -760,7 +763,8 @@ def test_trees_without_room_are_said(ray: StandIn, opened: Any) -> None:
     with pytest.raises(RunError) as ended:
         cluster.exchange(asked(tree=Tree({"w": torch.ones(3 * MB // 4)})))
     assert str(ended.value).startswith(
-        "the object store of this node (100 MB) cannot hold 3 MB more; start its node with a larger --store, then `equipoise resume"
+        "the object store of this node (100 MB) cannot hold 3 MB more; start its node with a "
+        "larger --store, then `equipoise resume"
     )
 
 
