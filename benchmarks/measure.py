@@ -25,7 +25,8 @@ SAMPLING_SECONDS = 0.5
 SELDOM_SECONDS = 5.0
 TICKS = os.sysconf("SC_CLK_TCK")
 BECOME_SUBREAPER = 36
-TURNS = "EQUIPOISE_BENCH_TURNS"  # two pipes, "read,write", to whoever says when a round may begin (paired.py)
+# two pipes, "read,write", to whoever says when a round may begin (paired.py)
+TURNS = "EQUIPOISE_BENCH_TURNS"
 
 
 def arguments(variants: tuple[str, ...]) -> tuple[Workload, argparse.Namespace]:

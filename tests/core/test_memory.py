@@ -24,7 +24,9 @@ from equipoise.models import names
 from equipoise.records import Record, read, write
 from equipoise.tree import Tree
 
-EPS = 1e-3  # with less, Adam takes whole steps along gradients that are nothing but rounding (a bias in front of a batch norm)
+# with less, Adam takes whole steps along gradients that are nothing but rounding (a bias in front
+# of a batch norm)
+EPS = 1e-3
 OPTIMISERS: dict[str, tuple[dict[str, Any], Callable[..., torch.optim.Optimizer]]] = {
     "sgd": ({"momentum": 0.9, "lr": 0.02}, lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9)),
     "adam": (

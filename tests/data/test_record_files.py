@@ -239,7 +239,8 @@ def test_labels_that_are_told(cell: str, label: int, tmp_path: Path) -> None:
 
 
 def test_times_and_ages_that_disagree_are_counted_by_patient(tmp_path: Path) -> None:
-    events = "patient,age,code,value,time\np1,50,A,,-5\np2,30,A,,1\np2,29,A,,2\np1,49,A,,6\np1,49,A,,7\np2,28,A,,3\n"  # equal ages agree
+    # equal ages agree
+    events = "patient,age,code,value,time\np1,50,A,,-5\np2,30,A,,1\np2,29,A,,2\np1,49,A,,6\np1,49,A,,7\np2,28,A,,3\n"
     notes = read(tmp_path, events).notes
     assert (
         "events.csv: 3 events with an age below that of an earlier one; events are sorted by time; "

@@ -185,7 +185,8 @@ class Map:
         files = {_file(test) for test in first} | {
             file for place in places for file in self.by_processes.get(place, ())
         }
-        if change.runs_at_import:  # by whoever imports it, from wherever: a default or a bound may be all that a test looks at
+        # by whoever imports it, from wherever: a default or a bound may be all that a test looks at
+        if change.runs_at_import:
             files |= {
                 file for file in self.tests if _imports(self.root / file, change.file, package=True)
             }
