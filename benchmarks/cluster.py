@@ -41,12 +41,22 @@ def experiment(
 ) -> eq.Experiment:
     """Return the experiment of a workload."""
     return eq.Experiment(
-        data={"partition": "natural", "split": (1.0, 0.0, 0.0), "test": "global", "duplicates": "separate"},
+        data={
+            "partition": "natural",
+            "split": (1.0, 0.0, 0.0),
+            "test": "global",
+            "duplicates": "separate",
+        },
         dataset=dataset(images, partition(workload, images.y, 0)),
-        model=model or NETWORKS[workload.network], method=workload.method,
-        training={"lr": workload.rate, "batch": workload.batch, "epochs": workload.epochs}, participation={"number": workload.cohort},
-        evaluation={"every": 0, "clients": "cohort", "splits": (), "metrics": ("accuracy",)}, rounds=rounds, seed=0, workers=workers,
-    )  # fmt: skip
+        model=model or NETWORKS[workload.network],
+        method=workload.method,
+        training={"lr": workload.rate, "batch": workload.batch, "epochs": workload.epochs},
+        participation={"number": workload.cohort},
+        evaluation={"every": 0, "clients": "cohort", "splits": (), "metrics": ("accuracy",)},
+        rounds=rounds,
+        seed=0,
+        workers=workers,
+    )
 
 
 def measured(
@@ -89,9 +99,12 @@ def measured(
         run(wanted, Path(folder) / "run", Hearing(on_start=mark, on_round=mark), cluster=address)
     rounds = range(2, len(ends) - 1)
     return {
-        "start": ends[0] - began, "seconds": statistics.median(ends[number] - begins[number - 1] for number in rounds),
-        "cpu": statistics.mean(cpu[number] - cpu_begins[number - 1] for number in rounds), "driver": memory[0], "performing": memory[1],
-    }  # fmt: skip
+        "start": ends[0] - began,
+        "seconds": statistics.median(ends[number] - begins[number - 1] for number in rounds),
+        "cpu": statistics.mean(cpu[number] - cpu_begins[number - 1] for number in rounds),
+        "driver": memory[0],
+        "performing": memory[1],
+    }
 
 
 def session(node: nodes.Node) -> list[int]:

@@ -120,14 +120,25 @@ SERIES = {
 # Requirements: series, size, column, at most. Times are of an idle machine, and CPU seconds are
 # what is measured.
 ASKED = [
-    ("clients-fedavg", 100_000, "ratio", 1.1), ("clients-scaffold", 100_000, "ratio", 1.1), ("clients-scaffold", 100_000, "memory", 2_048),
-    ("clients-fedakd", 100_000, "memory", 2_048), ("clients-scaffold", 100_000, "in one folder", 10_000),
-    ("clients-fedakd", 100_000, "in one folder", 10_000), ("clients-fedavg", 100_000, "startup", 15),
-    ("clients-scaffold", 100_000, "startup", 15), ("clients-fedavg", 100_000, "resume", 15), ("clients-scaffold", 100_000, "resume", 15),
-    ("metrics", 10_000, "show", 10), ("metrics", 10_000, "report", 10), ("rounds", 10_000, "show", 10), ("rounds", 10_000, "report", 10),
-    ("clients-scaffold", 100_000, "report", 10), ("measured", 100_000, "show", 10), ("measured", 100_000, "report", 10),
+    ("clients-fedavg", 100_000, "ratio", 1.1),
+    ("clients-scaffold", 100_000, "ratio", 1.1),
+    ("clients-scaffold", 100_000, "memory", 2_048),
+    ("clients-fedakd", 100_000, "memory", 2_048),
+    ("clients-scaffold", 100_000, "in one folder", 10_000),
+    ("clients-fedakd", 100_000, "in one folder", 10_000),
+    ("clients-fedavg", 100_000, "startup", 15),
+    ("clients-scaffold", 100_000, "startup", 15),
+    ("clients-fedavg", 100_000, "resume", 15),
+    ("clients-scaffold", 100_000, "resume", 15),
+    ("metrics", 10_000, "show", 10),
+    ("metrics", 10_000, "report", 10),
+    ("rounds", 10_000, "show", 10),
+    ("rounds", 10_000, "report", 10),
+    ("clients-scaffold", 100_000, "report", 10),
+    ("measured", 100_000, "show", 10),
+    ("measured", 100_000, "report", 10),
     ("parameters", 10**8, "memory", 6_144),
-]  # fmt: skip
+]
 
 
 def environment() -> dict[str, str]:
@@ -274,10 +285,17 @@ def exponent(rows: list[Row], what: str) -> str:
 
 
 COLUMNS = {
-    "cpu": ("CPU s a round", "{:.3f}"), "wall": ("wall s a round", "{:.3f}"), "memory": ("peak MB", "{:,.0f}"), "files": ("files", "{:,}"),
-    "in one folder": ("most in a folder", "{:,}"), "bytes": ("bytes on disk", "{:,}"), "startup": ("start-up", "{:.1f}"), "resume": ("resume", "{:.1f}"),
-    "show": ("show", "{:.1f}"), "report": ("report", "{:.1f}"),
-}  # fmt: skip
+    "cpu": ("CPU s a round", "{:.3f}"),
+    "wall": ("wall s a round", "{:.3f}"),
+    "memory": ("peak MB", "{:,.0f}"),
+    "files": ("files", "{:,}"),
+    "in one folder": ("most in a folder", "{:,}"),
+    "bytes": ("bytes on disk", "{:,}"),
+    "startup": ("start-up", "{:.1f}"),
+    "resume": ("resume", "{:.1f}"),
+    "show": ("show", "{:.1f}"),
+    "report": ("report", "{:.1f}"),
+}
 
 
 def table(name: str, found: dict[str, Any]) -> list[str]:
@@ -373,8 +391,11 @@ def main() -> None:
         load = os.getloadavg()[0]
         rows = measure(name, SERIES[name], options.largest)
         everything[name] = {
-            "date": date.today().isoformat(), "machine": machine(), "load": f"{load:.1f} to {os.getloadavg()[0]:.1f}", "rows": rows,
-        }  # fmt: skip
+            "date": date.today().isoformat(),
+            "machine": machine(),
+            "load": f"{load:.1f} to {os.getloadavg()[0]:.1f}",
+            "rows": rows,
+        }
         file.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n")
         (options.output / "GROWTH.md").write_text(render(everything))
 

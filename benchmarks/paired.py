@@ -71,9 +71,14 @@ class Player:
         self.tell, self.hear, self.heard = tell, hear, b""
         self.errors = (folder / f"{name}.txt").open("w+")
         self.process = subprocess.Popen(
-            line, cwd=folder, stdout=subprocess.DEVNULL, stderr=self.errors, start_new_session=True, pass_fds=(turns, say),
+            line,
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=self.errors,
+            start_new_session=True,
+            pass_fds=(turns, say),
             env={**environment, TURNS: f"{turns},{say}"},
-        )  # fmt: skip
+        )
         os.close(turns)
         os.close(say)
 

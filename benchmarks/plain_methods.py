@@ -254,9 +254,17 @@ def train(
         with torch.no_grad():
             gradients = [tensor.grad for tensor in tensors]
             torch._fused_sgd_(
-                tensors, gradients, [], weight_decay=0.0, momentum=0.0, lr=job.rate, dampening=0.0, nesterov=False, maximize=False,
+                tensors,
+                gradients,
+                [],
+                weight_decay=0.0,
+                momentum=0.0,
+                lr=job.rate,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
                 is_first_step=False,
-            )  # fmt: skip
+            )
 
 
 @torch.no_grad()

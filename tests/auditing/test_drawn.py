@@ -287,7 +287,17 @@ def test_the_line_of_chance_begins_where_something_can_be_told(
 def test_points_of_many_clients_are_small_and_without_names(
     clients: int, area: float, few: None, asked: list[Any]
 ) -> None:
-    axes = pictures.kl_against_size(findings([*(row(f"c{k}", 100 + k, kl) for k, kl in enumerate((0.5, 0.25, 2.0, 1.0, 3.0)[:clients])), row("u", 8, None)])).axes[0]  # fmt: skip
+    axes = pictures.kl_against_size(
+        findings(
+            [
+                *(
+                    row(f"c{k}", 100 + k, kl)
+                    for k, kl in enumerate((0.5, 0.25, 2.0, 1.0, 3.0)[:clients])
+                ),
+                row("u", 8, None),
+            ]
+        )
+    ).axes[0]
     assert axes.collections[0].get_sizes().tolist() == [area] and len(asked) == (clients == 4)
     if asked:
         _, points, names, order, radii, free, around = asked[0]

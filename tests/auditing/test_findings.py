@@ -142,7 +142,14 @@ def test_a_client_without_samples_says_nothing_of_labels_and_stands_in_the_middl
     data = drawn((30, 10), (30, 10), (0, 0))
     found = findings(summed(data, total=0.5), TWO)
     empty = found.clients[2]
-    assert (empty.samples, empty.kl, empty.kl_chance, empty.kl_beyond_labels, empty.place, empty.note) == (0, None, None, None, (0.0, 0.0), "too few samples")  # fmt: skip
+    assert (
+        empty.samples,
+        empty.kl,
+        empty.kl_chance,
+        empty.kl_beyond_labels,
+        empty.place,
+        empty.note,
+    ) == (0, None, None, None, (0.0, 0.0), "too few samples")
     assert found.variance == 1.0, "no more than all of it"
     assert found.warnings == ("1 of 3 clients have too few samples to compare their features: s2",)
     two = Measured(np.array([40, 40]), np.zeros(2), np.zeros(2), np.zeros(2), 0.0)
@@ -432,7 +439,10 @@ def test_leading_directions_point_to_where_their_entries_are_positive_in_sum() -
     tiny = np.diag([1.0, 2e-9, 1e-10])
     assert leading(tiny, np.eye(3), 3).shape == (3, 2), "a billionth of the largest is none"
     skew = np.array([[2.0, 1.0], [0.0, 1.0]])  # rounding makes it a little unsymmetric
-    assert leading(skew, np.eye(2), 1)[:, 0] == pytest.approx(np.linalg.eigh((skew + skew.T) / 2)[1][:, 1] * np.sign(np.linalg.eigh((skew + skew.T) / 2)[1][:, 1].sum()))  # fmt: skip
+    assert leading(skew, np.eye(2), 1)[:, 0] == pytest.approx(
+        np.linalg.eigh((skew + skew.T) / 2)[1][:, 1]
+        * np.sign(np.linalg.eigh((skew + skew.T) / 2)[1][:, 1].sum())
+    )
 
 
 def test_features_of_histories_are_as_wide_as_they_say() -> None:
@@ -560,7 +570,11 @@ def test_an_audit_prints_a_row_for_every_client_and_its_notes(
     ]
     assert lines[3].split() == ["b", "5", "0.100", "0.050", "-100.000"]
     assert lines[4].startswith("labels: total variation") and lines[5] == "a: few"
-    assert lines[6] == "samples by label" and [line.split() for line in lines[7:10]] == [["client", "class", "0", "class", "1"], ["a", "1000", "200"], ["b", "0", "5"]]  # fmt: skip
+    assert lines[6] == "samples by label" and [line.split() for line in lines[7:10]] == [
+        ["client", "class", "0", "class", "1"],
+        ["a", "1000", "200"],
+        ["b", "0", "5"],
+    ]
     assert lines[10:] == ["warning: careful", f"verdict: {audits.SAID}"]
     assert (
         "digits: 1 client, 100 training samples"

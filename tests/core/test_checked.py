@@ -485,13 +485,21 @@ def test_true_is_no_number(value: object, hint: object, fits: bool) -> None:
 
 
 def test_settings_that_are_numbers_refuse_underscores() -> None:
-    for values in ({"rounds": "1_0"}, {"training": {"lr": "1_0.5"}}, {"method": {"name": "fedprox", "mu": "1_0"}}):  # fmt: skip
+    for values in (
+        {"rounds": "1_0"},
+        {"training": {"lr": "1_0.5"}},
+        {"method": {"name": "fedprox", "mu": "1_0"}},
+    ):
         with pytest.raises(ValueError, match="expected a number, got '1_0"):
             experiment(values)
     assert experiment({"rounds": "10"}).rounds == 10
 
 
 def test_settings_that_are_numbers_refuse_true() -> None:
-    for values in ({"rounds": True}, {"training": {"lr": True}}, {"method": {"name": "fedprox", "mu": True}}):  # fmt: skip
+    for values in (
+        {"rounds": True},
+        {"training": {"lr": True}},
+        {"method": {"name": "fedprox", "mu": True}},
+    ):
         with pytest.raises(ValueError, match="expected a number, got true"):
             experiment(values)

@@ -341,9 +341,14 @@ def test_a_client_works_on_its_last_accepted_state_and_keeps_the_committed_one()
     old, new = StateRef("aa-r1a0x1", 1, "0"), StateRef("aa-r2a1x1", 1, "1")
     all_of_them.committed = {"a": old}
     down = Down(x=1)
-    first, second, third = (all_of_them.request(*one, exchange=2, large=True) for one in (
-        ("a", "client", down, {}), ("a", "client", down, {"a": new}), ("b", "client", down, {"a": new}),
-    ))  # fmt: skip
+    first, second, third = (
+        all_of_them.request(*one, exchange=2, large=True)
+        for one in (
+            ("a", "client", down, {}),
+            ("a", "client", down, {"a": new}),
+            ("b", "client", down, {"a": new}),
+        )
+    )
     assert (first.state, first.committed) == (("aa-r1a0x1", "0"), "aa-r1a0x1")
     assert (second.state, second.committed) == (("aa-r2a1x1", "1"), "aa-r1a0x1")
     assert (third.state, third.committed) == (None, None)

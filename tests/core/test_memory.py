@@ -77,9 +77,12 @@ def at_work(model: Any, training: dict[str, Any]) -> Client:
         x[:, 1:, 0] = draw.integers(0, 5, (SAMPLES, 5))
     data = eq.from_arrays(x, np.arange(SAMPLES) % 3)
     wanted = eq.Experiment(
-        dataset=data, data={"partition": "iid", "clients": 1, "split": (1.0, 0.0, 0.0)}, model=model,
-        training={"batch": BATCH, "steps": STEPS, **training}, workers=0,
-    )  # fmt: skip
+        dataset=data,
+        data={"partition": "iid", "clients": 1, "split": (1.0, 0.0, 0.0)},
+        model=model,
+        training={"batch": BATCH, "steps": STEPS, **training},
+        workers=0,
+    )
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     return Client(prepare(wanted, federation.task, federation.ids, federation)[0], "0", 1, 1, {})
 
@@ -196,10 +199,15 @@ def test_fedekd_on_convolutions_trains_its_private_model_as_torch_does(tmp_path:
     x = draw.standard_normal((24, 1, 8, 8)).astype(np.float32)
     data = eq.from_sites({"a": (x[:12], np.arange(12) % 3), "b": (x[12:], np.arange(12) % 3)})
     wanted = eq.Experiment(
-        dataset=data, data={"partition": "natural", "split": (1.0, 0.0, 0.0)}, model={"name": "cnn", "width": 3, "hidden": 5},
-        method={"name": "fedekd", "lambda_kd": 0}, training={"optimiser": "adam", "lr": 0.001, "eps": EPS, "batch": 5, "keep_optimiser": True},
-        rounds=3, workers=0, evaluation={"splits": ["train"]},
-    )  # fmt: skip
+        dataset=data,
+        data={"partition": "natural", "split": (1.0, 0.0, 0.0)},
+        model={"name": "cnn", "width": 3, "hidden": 5},
+        method={"name": "fedekd", "lambda_kd": 0},
+        training={"optimiser": "adam", "lr": 0.001, "eps": EPS, "batch": 5, "keep_optimiser": True},
+        rounds=3,
+        workers=0,
+        evaluation={"splits": ["train"]},
+    )
     run = eq.run(wanted, tmp_path / "run")
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     bench, _ = prepare(wanted, federation.task, federation.ids, federation)

@@ -357,9 +357,17 @@ def test_what_is_recorded_is_what_arrives(tmp_path: Path) -> None:
     turned = torch.arange(6.0).reshape(2, 3).T
     live = nn.Linear(2, 1)
     record = Up(
-        colour=Colour.RED, size=Size.SMALL, text=np.str_("t"), frozen=frozen, turned=turned, negative=torch.tensor([1 + 2j]).conj().imag,
-        big=np.array([1.5, 2.5], ">f8"), scalar=np.array(2.5), tree=Tree({"t": turned, "w": live.weight}), again=Tree({"w": torch.ones(1)}),
-    )  # fmt: skip
+        colour=Colour.RED,
+        size=Size.SMALL,
+        text=np.str_("t"),
+        frozen=frozen,
+        turned=turned,
+        negative=torch.tensor([1 + 2j]).conj().imag,
+        big=np.array([1.5, 2.5], ">f8"),
+        scalar=np.array(2.5),
+        tree=Tree({"t": turned, "w": live.weight}),
+        again=Tree({"w": torch.ones(1)}),
+    )
     with torch.no_grad():
         frozen.zero_()
         live.weight.zero_()

@@ -285,7 +285,11 @@ def test_tensors_in_a_file_are_a_mapping(tmp_path: Path) -> None:
 
 def test_mixing_a_model_with_a_difference_names_the_entry_and_the_remedy() -> None:
     model, step = tree(5, 7), tree(5, 7) - tree(1, 2)
-    for mix in (lambda: combine([model, step], [0.5, 0.5]), lambda: model + Tree({}), lambda: gram([model, Tree({})])):  # fmt: skip
+    for mix in (
+        lambda: combine([model, step], [0.5, 0.5]),
+        lambda: model + Tree({}),
+        lambda: gram([model, Tree({})]),
+    ):
         with pytest.raises(ValueError, match=r"without '\w+'.*\.with_rest\(model\.rest\)"):
             mix()
     combine([model, step.with_rest(model.rest)], [0.5, 0.5])

@@ -208,8 +208,37 @@ def test_tensors_without_numbers_cost_little_and_impossible_ones_nothing() -> No
     assert resident() - before < 50e6
 
 
-TOKENS = [b"$tensor", b"$tree", b"$record", b"$number", b"entries", b"untrained", b"values", b"tensors", b"value", b"NaN", b"Infinity", b"null", b"true",
-          b"[", b"]", b"{", b"}", b",", b":", b'"', b"-1", b"1e999", b"9223372036854775807", b"18446744073709551616", b"[[[[", b"0", b"float64", b"\\ud800", b"\xff"]  # fmt: skip
+TOKENS = [
+    b"$tensor",
+    b"$tree",
+    b"$record",
+    b"$number",
+    b"entries",
+    b"untrained",
+    b"values",
+    b"tensors",
+    b"value",
+    b"NaN",
+    b"Infinity",
+    b"null",
+    b"true",
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b",",
+    b":",
+    b'"',
+    b"-1",
+    b"1e999",
+    b"9223372036854775807",
+    b"18446744073709551616",
+    b"[[[[",
+    b"0",
+    b"float64",
+    b"\\ud800",
+    b"\xff",
+]
 
 
 def mutated(whole: bytes, draw: random.Random) -> bytearray:

@@ -73,9 +73,13 @@ def test_cinic10(tmp_path: Path, unchecked: Callable[[str], RegisteredSet]) -> N
 
 def test_pacs(tmp_path: Path, unchecked: Callable[[str], RegisteredSet]) -> None:
     members = {
-        f"PACS/{domain}/{kind}/pic_{n:03}.jpg": picture(np.full((227, 227, 3), 10 * d + k, np.uint8), "JPEG")
-        for d, domain in enumerate(archives.PACS_DOMAINS) for k, kind in enumerate(archives.PACS_CLASSES) for n in range(6)
-    }  # fmt: skip
+        f"PACS/{domain}/{kind}/pic_{n:03}.jpg": picture(
+            np.full((227, 227, 3), 10 * d + k, np.uint8), "JPEG"
+        )
+        for d, domain in enumerate(archives.PACS_DOMAINS)
+        for k, kind in enumerate(archives.PACS_CLASSES)
+        for n in range(6)
+    }
     sets.import_files(unchecked("pacs"), [zipped(tmp_path / "PACS.zip", members)])
     data = sets.load("pacs")
     assert (

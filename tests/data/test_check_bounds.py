@@ -71,8 +71,14 @@ def test_a_data_set_of_python_by_its_columns_and_notes() -> None:
         [],
     )
     assert [(one.name, one.kind, one.gaps, one.becomes) for one in found.columns] == [
-        ("a", "number", 1, "1 input, scaled by mean and deviation of all clients; 1 more marks gaps"), ("b", "category", 0, "3 inputs: u, v, other"),
-    ]  # fmt: skip
+        (
+            "a",
+            "number",
+            1,
+            "1 input, scaled by mean and deviation of all clients; 1 more marks gaps",
+        ),
+        ("b", "category", 0, "3 inputs: u, v, other"),
+    ]
     assert [(site.name, dict(site.classes)) for site in found.sites] == [
         ("arrays", {"no": 3, "yes": 1})
     ]

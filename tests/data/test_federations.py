@@ -75,9 +75,12 @@ def test_flamby_heart_has_the_published_split() -> None:
     data = sets.load("flamby_heart")
     assert data.site is not None and data.part is not None
     counts = [
-        (int(((data.site == k) & (data.part == TRAIN)).sum()), int(((data.site == k) & (data.part == TEST)).sum()))
+        (
+            int(((data.site == k) & (data.part == TRAIN)).sum()),
+            int(((data.site == k) & (data.part == TEST)).sum()),
+        )
         for k in range(4)
-    ]  # fmt: skip
+    ]
     assert counts == [(199, 104), (172, 89), (30, 16), (85, 45)]
     # The accuracies of a model that always predicts disease, as FLamby's results files state them.
     is_test = data.part == TEST

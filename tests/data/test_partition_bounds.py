@@ -25,13 +25,24 @@ from equipoise.streams import stream
 SIGNS = np.array([[a, b, c] for a in (1.0, -1.0) for b in (1.0, -1.0) for c in (1.0, -1.0)])
 NEEDED = "a value is needed"
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "iid": {}, "pow": {"fraction": 0.5}, "pow_cffl": {"size": 600}, "quantity": {"alpha": NEEDED, "min_size": 10},
-    "dirichlet": {"alpha": NEEDED, "min_size": 10, "leftovers": "assign"}, "dirichlet_balanced": {"alpha": NEEDED, "min_size": 10},
-    "dirichlet_bins": {"alpha": NEEDED, "bins": 5, "min_size": 10}, "cla": {"size": 600}, "shards": {"per_client": 2},
-    "pathological": {"labels": 2}, "ics": {"c": NEEDED, "q": 10, "fraction": 0.5}, "bcs": {"c": 5.0, "q": 10, "fraction": 0.5},
-    "ics_literal": {"c": NEEDED, "q": 10, "fraction": 0.5}, "bcs_literal": {"c": 5.0, "q": 10, "fraction": 0.5},
-    "pc1_sorted": {"sizes": "equal", "fraction": 0.5}, "natural": {}, "domains": {"fraction": 0.0, "all_classes": 0},
-}  # fmt: skip
+    "iid": {},
+    "pow": {"fraction": 0.5},
+    "pow_cffl": {"size": 600},
+    "quantity": {"alpha": NEEDED, "min_size": 10},
+    "dirichlet": {"alpha": NEEDED, "min_size": 10, "leftovers": "assign"},
+    "dirichlet_balanced": {"alpha": NEEDED, "min_size": 10},
+    "dirichlet_bins": {"alpha": NEEDED, "bins": 5, "min_size": 10},
+    "cla": {"size": 600},
+    "shards": {"per_client": 2},
+    "pathological": {"labels": 2},
+    "ics": {"c": NEEDED, "q": 10, "fraction": 0.5},
+    "bcs": {"c": 5.0, "q": 10, "fraction": 0.5},
+    "ics_literal": {"c": NEEDED, "q": 10, "fraction": 0.5},
+    "bcs_literal": {"c": 5.0, "q": 10, "fraction": 0.5},
+    "pc1_sorted": {"sizes": "equal", "fraction": 0.5},
+    "natural": {},
+    "domains": {"fraction": 0.0, "all_classes": 0},
+}
 
 
 def pool(n: int = 100, classes: int = 2, d: int = 3) -> Pool:

@@ -251,9 +251,17 @@ def test_times_and_ages_that_disagree_are_counted_by_patient(tmp_path: Path) -> 
 
 def test_events_end_at_the_first_diagnosis() -> None:
     records = Records(
-        np.zeros(4, int), ("a",), np.zeros(4, int), np.zeros(4, int), np.array([-1, -1, 0, 1]), np.zeros(5, np.int64),
-        np.array([0, 1, 1, 0, 0, 1, 0, 0]), np.arange(8.0), np.arange(8.0), ("A", "C25"),
-    )  # fmt: skip
+        np.zeros(4, int),
+        ("a",),
+        np.zeros(4, int),
+        np.zeros(4, int),
+        np.array([-1, -1, 0, 1]),
+        np.zeros(5, np.int64),
+        np.array([0, 1, 1, 0, 0, 1, 0, 0]),
+        np.arange(8.0),
+        np.arange(8.0),
+        ("A", "C25"),
+    )
     notes = Notes()
     owner, when = np.array([0, 0, 0, 0, 1, 2, 2, 3]), np.array([1.0, 5, 3, 3, 7, 4, 2, 1])
     found = before_diagnosis(records, owner, when, np.array([False, True]), notes)

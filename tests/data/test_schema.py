@@ -80,8 +80,13 @@ def test_what_each_column_is(folder: Path) -> None:
     assert schema is not None
     kinds = {column.name: column.kind for column in schema.columns}
     assert kinds == {
-        "patient": "identifier", "age": "number", "ward": "category", "pressure": "number", "admitted": "date", "note": "text",
-    }  # fmt: skip
+        "patient": "identifier",
+        "age": "number",
+        "ward": "category",
+        "pressure": "number",
+        "admitted": "date",
+        "note": "text",
+    }
     assert {column.name for column in schema.columns if column.gaps} == {"pressure"}
     assert (schema.label, schema.task, schema.classes) == (
         "label",

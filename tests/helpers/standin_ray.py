@@ -134,9 +134,12 @@ class StandIn:
     """
 
     exceptions = SimpleNamespace(
-        RayError=RayError, RayActorError=RayActorError, ActorUnschedulableError=ActorUnschedulableError,
-        ObjectLostError=ObjectLostError, ObjectStoreFullError=ObjectStoreFullError,
-    )  # fmt: skip
+        RayError=RayError,
+        RayActorError=RayActorError,
+        ActorUnschedulableError=ActorUnschedulableError,
+        ObjectLostError=ObjectLostError,
+        ObjectStoreFullError=ObjectStoreFullError,
+    )
     util = SimpleNamespace(
         scheduling_strategies=SimpleNamespace(
             NodeAffinitySchedulingStrategy=lambda node, soft: (node, soft)
@@ -170,10 +173,18 @@ class StandIn:
 
     def nodes(self) -> list[dict[str, Any]]:
         return [
-            {"NodeID": one.id, "Alive": not one.dead or self.clock.now < one.known, "NodeManagerAddress": "10.0.0.1", "NodeManagerPort": one.id,
-             "Resources": {"object_store_memory": float(one.store), **({"CPU": float(one.cores)} if one.cores else {})}}
+            {
+                "NodeID": one.id,
+                "Alive": not one.dead or self.clock.now < one.known,
+                "NodeManagerAddress": "10.0.0.1",
+                "NodeManagerPort": one.id,
+                "Resources": {
+                    "object_store_memory": float(one.store),
+                    **({"CPU": float(one.cores)} if one.cores else {}),
+                },
+            }
             for one in self.machines
-        ]  # fmt: skip
+        ]
 
     def get_runtime_context(self) -> Any:
         return SimpleNamespace(get_node_id=lambda: self.head.id)

@@ -110,7 +110,9 @@ def test_a_new_run_does_not_begin_beside_what_another_database_left(
     (tmp_path / "new").mkdir()
     remains = tmp_path / "new" / f"run.db{ending}"
     shutil.copy(folder / "run.db-journal", remains)
-    answer = equipoise("run", "--data", "digits", "--rounds", 1, "--quiet", "--workers", 0, "--out", remains.parent)  # fmt: skip
+    answer = equipoise(
+        "run", "--data", "digits", "--rounds", 1, "--quiet", "--workers", 0, "--out", remains.parent
+    )
     assert remains.name in one_sentence(answer)
     assert victim.exists() and not (tmp_path / "new" / "run.db").exists()
 
@@ -197,6 +199,8 @@ def test_an_output_does_not_write_through_a_hard_link(
     if name == "report.html":
         answer = equipoise("report", run)
     else:
-        answer = equipoise("audit", "--data", "digits", "--clients", 2, "--workers", 0, "--out", run)  # fmt: skip
+        answer = equipoise(
+            "audit", "--data", "digits", "--clients", 2, "--workers", 0, "--out", run
+        )
     assert f"{name} is a hard link" in one_sentence(answer)
     assert victim.read_text() == "three years of work"

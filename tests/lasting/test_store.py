@@ -124,10 +124,23 @@ def test_formats_that_this_version_does_not_read(
 def test_every_column_of_a_round_is_what_the_record_says(store: Store) -> None:
     table = [("a", "global", "test", 1, 50, 4, 3, 2, 1, 612)]
     given = RoundRecord(
-        2, 1, ["a", "b"], ["b"], bytes_down=10, bytes_up=20, steps=30, skipped=40, virtual_seconds=0.5, curves=table,  # type: ignore[arg-type]
-        measurements=[("a", "global", "received", "test", "loss", 0.25)], weights={"a": 0.75, "b": 0.25}, seconds={"clients": 1.5},
-        rejected=[(0, 3, "a", "gone")], files=[server(store, 2, 1)], elsewhere=[("b", "bb/client-bb-r2a1x1.safetensors", 99, "d" * 64)],
-    )  # fmt: skip
+        2,
+        1,
+        ["a", "b"],
+        ["b"],
+        bytes_down=10,
+        bytes_up=20,
+        steps=30,
+        skipped=40,
+        virtual_seconds=0.5,
+        curves=table,  # type: ignore[arg-type]
+        measurements=[("a", "global", "received", "test", "loss", 0.25)],
+        weights={"a": 0.75, "b": 0.25},
+        seconds={"clients": 1.5},
+        rejected=[(0, 3, "a", "gone")],
+        files=[server(store, 2, 1)],
+        elsewhere=[("b", "bb/client-bb-r2a1x1.safetensors", 99, "d" * 64)],
+    )
     store.commit(given, 2, "finished")
     assert store.tuples("select * from rounds") == [
         (2, 1, '["a", "b"]', '["b"]', 10, 20, 30, 40, 0.5)
@@ -143,9 +156,25 @@ def test_every_column_of_a_round_is_what_the_record_says(store: Store) -> None:
     assert store.tuples("select * from rejected") == [(2, 0, 3, "a", "gone")]
     path = store.files / "server-r2a1.safetensors"
     assert store.rows("select * from files order by kind") == [
-        {"kind": "client", "key": "b", "round": 2, "name": "bb/client-bb-r2a1x1.safetensors", "bytes": 99, "digest": "d" * 64, "kept_at": "client"},
-        {"kind": "server", "key": "", "round": 2, "name": path.name, "bytes": path.stat().st_size, "digest": digest(path), "kept_at": "server"},
-    ]  # fmt: skip
+        {
+            "kind": "client",
+            "key": "b",
+            "round": 2,
+            "name": "bb/client-bb-r2a1x1.safetensors",
+            "bytes": 99,
+            "digest": "d" * 64,
+            "kept_at": "client",
+        },
+        {
+            "kind": "server",
+            "key": "",
+            "round": 2,
+            "name": path.name,
+            "bytes": path.stat().st_size,
+            "digest": digest(path),
+            "kept_at": "server",
+        },
+    ]
     assert (
         store.meta("status") == "finished"
         and store.meta("main model") is None
@@ -515,8 +544,11 @@ def test_a_servers_state_is_saved_in_parts_and_comes_back(store: Store) -> None:
     first = RoundRecord(1, 0, [], [])
     settled = save_server(store, state, first)
     assert [(kind, key) for kind, key, _, _ in first.files] == [
-        ("server", ""), ("perclient", "own\x1fa"), ("perclient", "own\x1fb"), ("perclient", "deep/own\x1fa"),
-    ]  # fmt: skip
+        ("server", ""),
+        ("perclient", "own\x1fa"),
+        ("perclient", "own\x1fb"),
+        ("perclient", "deep/own\x1fa"),
+    ]
     assert (
         all(known == digest(store.files / name) for _, _, name, known in first.files)
         and len({name for *_, name, _ in first.files}) == 4
@@ -581,10 +613,20 @@ def test_saved_values_are_a_mapping_of_files(tmp_path: Path) -> None:
 # The form of what is in a store.
 
 META = {
-    "status": "running", "created": "now", "version": "1", "environment": {"torch": "2"}, "data": "digits", "clients": ["a", "b"],
-    "task": {"kind": "classification", "shape": [3], "outputs": 2, "class_names": []}, "sizes": {"train": [1, 2], "validation": [0, 0], "test": [1, 1]},
-    "shared test": 0, "facts": {}, "recipe": {}, "fingerprint": "f", "method": {"name": "fedavg"},
-}  # fmt: skip
+    "status": "running",
+    "created": "now",
+    "version": "1",
+    "environment": {"torch": "2"},
+    "data": "digits",
+    "clients": ["a", "b"],
+    "task": {"kind": "classification", "shape": [3], "outputs": 2, "class_names": []},
+    "sizes": {"train": [1, 2], "validation": [0, 0], "test": [1, 1]},
+    "shared test": 0,
+    "facts": {},
+    "recipe": {},
+    "fingerprint": "f",
+    "method": {"name": "fedavg"},
+}
 
 
 @pytest.mark.parametrize(

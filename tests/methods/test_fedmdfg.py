@@ -56,9 +56,16 @@ def shortest(rows: np.ndarray) -> np.ndarray:
     best = None
     for start in [np.ones(len(rows)) / len(rows), *np.eye(len(rows))]:
         found = minimize(
-            lambda w: (w @ rows) @ (w @ rows), start, jac=lambda w: 2 * rows @ (w @ rows), bounds=[(0, 1)] * len(rows), method="SLSQP",
-            constraints=[{"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: np.ones(len(w))}], options={"ftol": 1e-15, "maxiter": 500},
-        )  # fmt: skip
+            lambda w: (w @ rows) @ (w @ rows),
+            start,
+            jac=lambda w: 2 * rows @ (w @ rows),
+            bounds=[(0, 1)] * len(rows),
+            method="SLSQP",
+            constraints=[
+                {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: np.ones(len(w))}
+            ],
+            options={"ftol": 1e-15, "maxiter": 500},
+        )
         best = found if best is None or found.fun < best.fun else best
     assert best is not None
     return np.asarray(best.x @ rows)

@@ -57,9 +57,16 @@ def by_slsqp(unit: np.ndarray, centre: np.ndarray, epsilon: float) -> np.ndarray
     bounds = [(max(0.0, c - epsilon), min(1.0, c + epsilon)) for c in centre]
     for start in (centre, np.ones(len(centre)) / len(centre)):
         found = minimize(
-            lambda w: w @ products @ w, start, jac=lambda w: 2 * products @ w, bounds=bounds, method="SLSQP",
-            constraints=[{"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: np.ones(len(w))}], options={"ftol": 1e-15, "maxiter": 500},
-        )  # fmt: skip
+            lambda w: w @ products @ w,
+            start,
+            jac=lambda w: 2 * products @ w,
+            bounds=bounds,
+            method="SLSQP",
+            constraints=[
+                {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: np.ones(len(w))}
+            ],
+            options={"ftol": 1e-15, "maxiter": 500},
+        )
         best = found if best is None or found.fun < best.fun else best
     return np.asarray(best.x)
 

@@ -264,14 +264,21 @@ def test_ninety_five_per_cent_unless_said_otherwise() -> None:
 
 @pytest.mark.parametrize("level", [0, 1, -0.5, 95])
 def test_levels_are_shares_between_0_and_1(level: float) -> None:
-    for door in (lambda: over_seeds([1, 2], level), lambda: bootstrap(mean, [[1, 0]], seed=1, level=level), lambda: bootstrap_counts(mean, [1], totals=[2], seed=1, level=level)):  # fmt: skip
+    for door in (
+        lambda: over_seeds([1, 2], level),
+        lambda: bootstrap(mean, [[1, 0]], seed=1, level=level),
+        lambda: bootstrap_counts(mean, [1], totals=[2], seed=1, level=level),
+    ):
         with pytest.raises(ValueError, match="level: expected a share between 0 and 1"):
             door()
 
 
 def test_two_draws_are_the_fewest() -> None:
     for draws in (1, 0):
-        for door in (lambda n=draws: bootstrap(mean, [[1, 0]], seed=1, draws=n), lambda n=draws: bootstrap_counts(mean, [1], totals=[2], seed=1, draws=n)):  # fmt: skip
+        for door in (
+            lambda n=draws: bootstrap(mean, [[1, 0]], seed=1, draws=n),
+            lambda n=draws: bootstrap_counts(mean, [1], totals=[2], seed=1, draws=n),
+        ):
             with pytest.raises(
                 ValueError,
                 match=f"draws: expected at least 2, and 1000 for a usable interval, got {draws}",

@@ -96,9 +96,18 @@ def _options() -> argparse.Namespace:
 
 
 def _copy(root: Path, lane: Path) -> None:
-    shutil.copytree(root, lane, symlinks=True, ignore=lambda folder, names: {
-        name for name in names if name == "__pycache__" or name.endswith("_cache") or (Path(folder) == root and name in LEFT_OUT)
-    })  # fmt: skip
+    shutil.copytree(
+        root,
+        lane,
+        symlinks=True,
+        ignore=lambda folder, names: {
+            name
+            for name in names
+            if name == "__pycache__"
+            or name.endswith("_cache")
+            or (Path(folder) == root and name in LEFT_OUT)
+        },
+    )
     compileall.compile_dir(lane / "src", quiet=1)
 
 

@@ -25,8 +25,10 @@ from tests.helpers.transports import sites_given
 
 pytestmark = pytest.mark.slow
 FAULTS = [
-    {"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}, {"round": 2, "client": "di", "kind": "kill"},
-]  # fmt: skip
+    {"round": 1, "client": "bo", "kind": "drop"},
+    {"round": 2, "client": "ada", "kind": "nan"},
+    {"round": 2, "client": "di", "kind": "kill"},
+]
 
 
 @pytest.fixture(scope="module", params=[1, 2, 5])
@@ -178,7 +180,10 @@ def test_tokens_that_are_wrong_missing_or_readable(
     )
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert "asks for a token and there is none here; let RAY_AUTH_TOKEN_PATH name the file" in refused(*run_words(data, tmp_path, "--cluster", two.address))  # fmt: skip
+    assert (
+        "asks for a token and there is none here; let RAY_AUTH_TOKEN_PATH name the file"
+        in refused(*run_words(data, tmp_path, "--cluster", two.address))
+    )
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(wrong))
     assert "refused the token" in refused(*run_words(data, tmp_path, "--cluster", two.address))
     Path(two.head.token).chmod(0o644)

@@ -531,7 +531,15 @@ def test_a_reply_that_no_performing_side_would_send_is_refused_by_name(
 ) -> None:
     after = {"splits": ["test"], "metrics": ["loss"]}
     request = Request("bo", "client", Down(), 1, 3, exchange=1, after=after)
-    good = Reply("bo", Up(), StateRef(state_name("bo", 1, 0, 1), 1, "0" * 64), seconds=1.0, measured=[{"model": "global", "split": "test", "metric": "loss", "value": 1.0, "counts": [1, 2]}])  # fmt: skip
+    good = Reply(
+        "bo",
+        Up(),
+        StateRef(state_name("bo", 1, 0, 1), 1, "0" * 64),
+        seconds=1.0,
+        measured=[
+            {"model": "global", "split": "test", "metric": "loss", "value": 1.0, "counts": [1, 2]}
+        ],
+    )
     assert validate_envelope(request, good) is None
     found = validate_envelope(request, dataclasses.replace(good, **change))
     assert found is not None and sentence in found

@@ -71,10 +71,19 @@ class Started:
             nodes, "subprocess", SimpleNamespace(Popen=self.popen, DEVNULL=subprocess.DEVNULL)
         )
         monkeypatch.setattr(nodes, "_began", lambda pid: self.began if pid == self.pid else "")
-        monkeypatch.setattr(nodes, "os", SimpleNamespace(
-            **{name: getattr(os, name) for name in ("environ", "pathsep", "open", "O_WRONLY", "O_CREAT", "O_EXCL")},
-            kill=self.kill, killpg=self.kill_all, waitpid=self.wait,
-        ))  # fmt: skip
+        monkeypatch.setattr(
+            nodes,
+            "os",
+            SimpleNamespace(
+                **{
+                    name: getattr(os, name)
+                    for name in ("environ", "pathsep", "open", "O_WRONLY", "O_CREAT", "O_EXCL")
+                },
+                kill=self.kill,
+                killpg=self.kill_all,
+                waitpid=self.wait,
+            ),
+        )
         monkeypatch.setattr(nodes, "look", self.look)
         self.found: dict[str, Any] = {"ray": nodes.version("ray")}
 
@@ -571,8 +580,11 @@ class Ray:
             AuthenticationTokenLoader=loader,
         )
         modules = {
-            "ray": self, "ray._raylet": raylet, "ray._private.ray_constants": self.constants, "ray.util.scheduling_strategies": None,
-        }  # fmt: skip
+            "ray": self,
+            "ray._raylet": raylet,
+            "ray._private.ray_constants": self.constants,
+            "ray.util.scheduling_strategies": None,
+        }
         monkeypatch.setattr(
             connecting, "import_module", lambda name: self.imported.append(name) or modules[name]
         )

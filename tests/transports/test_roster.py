@@ -47,7 +47,11 @@ def roster(ids: tuple[str, ...], task: Task = TASK, train: int = 5) -> Roster:
 def test_a_roster_is_names_and_numbers_and_travels() -> None:
     here = roster_of(federation())
     record = here.record()
-    assert json.loads(json.dumps(record)) == {**record, "ids": list(here.ids), "task": {**record["task"], "shape": [1, 8, 8], "class_names": list(here.task.class_names)}}  # fmt: skip
+    assert json.loads(json.dumps(record)) == {
+        **record,
+        "ids": list(here.ids),
+        "task": {**record["task"], "shape": [1, 8, 8], "class_names": list(here.task.class_names)},
+    }
     assert Roster.of(unpack(bytearray(b"".join(pack(Record(record)))))) == here
     assert sum(here.sizes[part]["ada"] for part in PARTS) == 24
 
@@ -120,18 +124,36 @@ def test_the_order_of_clients_and_the_shared_test_set_belong_to_the_fingerprint(
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "equal ids": (lambda f: replace(f, ids=("ada", "bo", "bo", "ada")), "the client ids 'ada', 'bo' were given more than once"),
-    "the name of all": (lambda f: replace(f, ids=("ada", "all", "cy", "di")), "client id .all.: measurements on a shared test set are stored under this name"),
-    "a slash": (lambda f: replace(f, ids=("ada", "../bo", "cy", "di")), "client id '../bo': expected 1 to 64 printable characters without /"),
-    "a control character": (lambda f: replace(f, ids=("ada", "bo\x1b[2J", "cy", "di")), "client id 'bo.*: expected 1 to 64 printable"),
-    "too long": (lambda f: replace(f, ids=("ada", "b" * 65, "cy", "di")), "client id 'bbb.*: expected 1 to 64"),
-    "a folder": (lambda f: replace(f, ids=("ada", "..", "cy", "di")), "client id '..': expected no name of a folder"),
+    "equal ids": (
+        lambda f: replace(f, ids=("ada", "bo", "bo", "ada")),
+        "the client ids 'ada', 'bo' were given more than once",
+    ),
+    "the name of all": (
+        lambda f: replace(f, ids=("ada", "all", "cy", "di")),
+        "client id .all.: measurements on a shared test set are stored under this name",
+    ),
+    "a slash": (
+        lambda f: replace(f, ids=("ada", "../bo", "cy", "di")),
+        "client id '../bo': expected 1 to 64 printable characters without /",
+    ),
+    "a control character": (
+        lambda f: replace(f, ids=("ada", "bo\x1b[2J", "cy", "di")),
+        "client id 'bo.*: expected 1 to 64 printable",
+    ),
+    "too long": (
+        lambda f: replace(f, ids=("ada", "b" * 65, "cy", "di")),
+        "client id 'bbb.*: expected 1 to 64",
+    ),
+    "a folder": (
+        lambda f: replace(f, ids=("ada", "..", "cy", "di")),
+        "client id '..': expected no name of a folder",
+    ),
     "empty": (lambda f: replace(f, ids=("ada", "", "cy", "di")), "client id '': expected 1 to 64"),
     "no training samples": (
         lambda f: replace(f, train=Parts.of([np.empty(0, np.int64)] * 4)),
         "none of the clients 'ada', 'bo', 'cy', 'di' has a training sample",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -175,7 +197,11 @@ def test_rosters_of_several_sides_are_joined_or_refused_by_the_clients_names() -
         "b": 5,
     }
     silent = roster(("c",))
-    for broken in (replace(silent, fingerprints={}), replace(silent, sizes={**silent.sizes, "test": {"c": -1}}), replace(silent, sizes={part: {} for part in PARTS})):  # fmt: skip
+    for broken in (
+        replace(silent, fingerprints={}),
+        replace(silent, sizes={**silent.sizes, "test": {"c": -1}}),
+        replace(silent, sizes={part: {} for part in PARTS}),
+    ):
         with pytest.raises(ValueError, match="client 'c' sent no sizes or no fingerprint"):
             Roster.joined([roster(("a",)), broken])
 

@@ -49,8 +49,10 @@ from tests.helpers.standin_ray import (
 from tests.helpers.transports import sites_given
 
 FAULTS = [
-    {"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}, {"round": 2, "client": "di", "kind": "kill"},
-]  # fmt: skip
+    {"round": 1, "client": "bo", "kind": "drop"},
+    {"round": 2, "client": "ada", "kind": "nan"},
+    {"round": 2, "client": "di", "kind": "kill"},
+]
 
 
 @pytest.fixture
