@@ -109,8 +109,8 @@ class Player:
         return found
 
     def hold(self, how: signal.Signals) -> None:
-        """Stop all its processes, or let them continue: one that only waits at the end of a round may
-        have others that begin with the next.
+        """Stop all its processes, or let them continue: one that only waits at the end of a round
+        may have others that begin with the next.
         """
         for pid in family(self.process.pid):
             with contextlib.suppress(ProcessLookupError):

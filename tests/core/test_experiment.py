@@ -353,7 +353,8 @@ def test_sentences_name_their_key_once_and_the_value_once() -> None:
         ({"zzz": 1}, "zzz: unknown key. Known here: data, model"),
         (
             {"participation": {"script": {"1": {"clients": [], "attemt": 1}}}},
-            "participation.script.1.attemt: unknown key; did you mean participation.script.1.attempt? Known here: clients, attempt",
+            "participation.script.1.attemt: unknown key; did you mean "
+            "participation.script.1.attempt? Known here: clients, attempt",
         ),
     )
     for config, sentence in cases:

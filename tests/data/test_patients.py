@@ -145,14 +145,16 @@ BAD = [
         "an event of nobody",
         PATIENTS,
         EVENTS + "p9,50,ICD-10,E11,\np9,51,ICD-10,E11,\n",
-        "events.csv: 2 events left out: the patient is not in patients.csv; the first in row 11 ('p9')",
+        "events.csv: 2 events left out: the patient is not in patients.csv; the first in row 11 "
+        "('p9')",
         9 - 5,
     ),
     (
         "ages out of order",
         PATIENTS,
         EVENTS + "p2,39.0,ICD-10,E11,\n",
-        "events.csv: 1 event after a later one of the same patient; events were sorted by age; the first in row 11",
+        "events.csv: 1 event after a later one of the same patient; events were sorted by age; "
+        "the first in row 11",
         5,
     ),
     (
@@ -187,7 +189,8 @@ BAD = [
         "a site without positives",
         PATIENTS,
         EVENTS.replace("p3,60.0,ICD-9,1579", "p3,60.0,ICD-9,1589"),
-        "1 of 2 sites without a positive patient, whose own results say nothing about positives: NY",
+        "1 of 2 sites without a positive patient, whose own results say nothing about positives: "
+        "NY",
         6,
     ),
     (
@@ -229,7 +232,8 @@ BAD = [
         "empty lines at the end",
         PATIENTS + "\n\n",
         EVENTS + "\n",
-        "1 of 4 patients without an event before the diagnosis, kept with an empty history; 1 of them positive",
+        "1 of 4 patients without an event before the diagnosis, kept with an empty history; 1 of "
+        "them positive",
         4,
     ),
     (

@@ -1,4 +1,6 @@
-"""Survival analysis from tables to predictions: every method, both kinds of models, report and export."""
+"""Survival analysis from tables to predictions: every method, both kinds of models, report and
+export.
+"""
 
 from __future__ import annotations
 

@@ -341,18 +341,21 @@ BROKEN: dict[str, Callable[[Path], None]] = {
     "format 99": lambda f: sql(f, "update meta set value = '99' where key = 'format'"),
     "too few sizes": lambda f: sql(
         f,
-        'update meta set value = \'{"train": [1], "validation": [1], "test": [1]}\' where key = \'sizes\'',
+        'update meta set value = \'{"train": [1], "validation": [1], "test": [1]}\' where key = '
+        "'sizes'",
     ),
     "no clients": lambda f: sql(
         f,
-        "update meta set value = case key when 'clients' then '[]' else '{\"train\": [], \"validation\": [], \"test\": []}' end where key in ('clients', 'sizes')",
+        "update meta set value = case key when 'clients' then '[]' else '{\"train\": [], "
+        "\"validation\": [], \"test\": []}' end where key in ('clients', 'sizes')",
     ),
     "a scale in words": lambda f: sql(
         f, "update meta set value = json_set(value, '$.scale', 'large') where key = 'task'"
     ),
     "an infinite centre": lambda f: sql(
         f,
-        "update meta set value = replace(value, '\"centre\": 0.0', '\"centre\": Infinity') where key = 'task'",
+        "update meta set value = replace(value, '\"centre\": 0.0', '\"centre\": Infinity') where "
+        "key = 'task'",
     ),
     "a cohort that is no JSON": lambda f: sql(f, "update rounds set cohort = 'ada, bo'"),
     "a cohort of numbers": lambda f: sql(f, "update rounds set joined = '[1, 2]'"),

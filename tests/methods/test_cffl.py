@@ -42,8 +42,8 @@ OPEN = {"upload": 1.0, "clip": math.inf, "threshold": 0.0}
 
 
 class Plain:
-    """The reputations of the paper, in float64, for any cohort: all sum to 1, and a client that never
-    took part has 1/K of it.
+    """The reputations of the paper, in float64, for any cohort: all sum to 1, and a client that
+    never took part has 1/K of it.
     """
 
     def __init__(self, clients: int, method: CFFL) -> None:

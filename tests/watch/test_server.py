@@ -445,7 +445,10 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path):
         "COLUMNS": "300",
     }
     # Tests that run in the background of a shell ignore SIGINT, and so would their children.
-    program = "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler); runpy.run_module('equipoise', run_name='__main__')"
+    program = (
+        "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "runpy.run_module('equipoise', run_name='__main__')"
+    )
     command = [sys.executable, "-c", program, "watch", str(run)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
