@@ -1,7 +1,10 @@
 """A Ray cluster against worker processes: the same runs, alternating, in one process.
 
-    python benchmarks/cluster.py                          # starts two nodes of one core each on 127.0.0.1, against --workers 2
-    python benchmarks/cluster.py --address 10.0.0.5:6379  # a cluster that runs, against one worker per core of this machine
+    python benchmarks/cluster.py                            # two nodes of one core each
+    python benchmarks/cluster.py --address 10.0.0.5:6379    # a cluster that runs
+
+The first starts its nodes on 127.0.0.1 and compares with --workers 2, the second compares with one
+worker per core of this machine.
 
 Prints a section for RESULTS.md. Linux only: CPU time and memory are read from /proc. CPU of other
 machines is not counted.

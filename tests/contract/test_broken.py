@@ -1,4 +1,4 @@
-"""Every check of the contract fails on a method that breaks it, and for the reason it was made for."""
+"""Every check of the contract fails on a method that breaks it, and for its own reason."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_a_name_of_two_packages_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_a_package_that_announces_a_module_adds_no_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier versions asked for such an entry point, which only allows files to name code there."""
+    """Earlier versions needed such an entry point; it only allows files to name code there."""
     with installed(
         monkeypatch, tmp_path, "old", {}, {"equipoise.methods": {"old": "old_addon.methods"}}
     ):

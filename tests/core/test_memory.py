@@ -194,7 +194,7 @@ def test_a_hook_may_add_in_any_order(order: str, optimiser: str, tmp_path: Path)
 
 
 def test_fedekd_on_convolutions_trains_its_private_model_as_torch_does(tmp_path: Path) -> None:
-    """Three rounds of FedeKD without distillation are one uninterrupted Adam over the same batches."""
+    """Three rounds of FedeKD without distillation equal one run of Adam over the same batches."""
     draw = np.random.Generator(np.random.PCG64(0))
     x = draw.standard_normal((24, 1, 8, 8)).astype(np.float32)
     data = eq.from_sites({"a": (x[:12], np.arange(12) % 3), "b": (x[12:], np.arange(12) % 3)})

@@ -163,7 +163,7 @@ def test_cla_refuses_more_clients_than_classes_and_classes_too_small() -> None:
 
 
 def test_partitions_by_label_fit_exactly() -> None:
-    """Neither is a sample shared where each client can have its own, nor is refused what just fits."""
+    """No sample is shared if each client can have its own, and a partition that just fits works."""
     # Client 1 wants 12 of class 0, client 2 has 6 + 6, client 3 has 4 + 4 + 4: 22 of class 0, 10 of
     # class 1, 4 of class 2.
     exact = partition_pool("cla:12", Pool(np.repeat([0, 1, 2], [22, 10, 4]), 3), 3, 1)

@@ -535,7 +535,7 @@ def test_the_network_takes_patients(tmp_path: Path) -> None:
 
 
 def test_predictions_name_the_patient_and_end_where_training_did(tmp_path: Path) -> None:
-    """With the label rule of the run, of whatever site, and right where some patients are left out."""
+    """The label rule of the run holds for any site, also where some patients are left out."""
     (tmp_path / "codes.txt").write_text("E11.9\n")
     draw = np.random.default_rng(0)
     people = "".join(f"q{k},F,{'94103,CA' if k % 2 else '10001,NY'}\n" for k in range(24))

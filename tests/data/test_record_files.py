@@ -1,4 +1,4 @@
-"""Files of patients' records, some rows at a time, and the bounds within which their cells count."""
+"""Files of patients' records, read in parts, and the bounds within which their cells count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The navigation names every page, links lead somewhere, and the citation is that of this version."""
+"""The navigation names every page, links are valid, and the citation is of this version."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ PAPERS: dict[str, dict[str, Any]] = {
     },
     # Ma 2025, section 6.1: 10 epochs, batch 64, SGD 0.01 / 0.9 / 1e-5, MOON's CNN, 200 rounds, 100
     # clients, C = 0.1, beta = 0.5, lambda_kd 0.5, lambda_gen 1.0, tau 2; generator 10 epochs of 200
-    # batches of 64, noise 100, Adam 0.001 with decay 1e-5. All training samples are dealt.
+    # batches of 64, noise 100, Adam 0.001 with decay 1e-5. The partition uses all training samples.
     "kdia": {
         "data.name": "cifar10",
         "data.partition": "dirichlet_balanced:0.5",

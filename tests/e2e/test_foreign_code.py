@@ -64,7 +64,7 @@ class NoModel:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two rounds, and beside it one that was stopped after the first."""
+    """A run of two rounds, and another that was stopped after the first."""
     folder = tmp_path_factory.mktemp("foreign")
     config = _config(folder_of(folder / "sites", sites()))
     eq.run(config, folder / "run")
@@ -81,7 +81,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy that a test may doctor, beside a package that can be imported."""
+    """A copy that a test may change, next to a package that can be imported."""
     shutil.copytree(finished, tmp_path / "place")
     (tmp_path / "place" / "strange_package.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(str(tmp_path / "place"))

@@ -1,5 +1,7 @@
-"""A user's mistakes and damaged files, one row each: one sentence, exit code 2, no traceback, and
-nobody is told to load a file unsafely.
+"""A user's mistakes and damaged files, one row each.
+
+The answer is one sentence and exit code 2, without a traceback, and never advises to load a file
+unsafely.
 
 To add a case: a function that prepares a folder (which holds four sites in `sites`, an image folder
 in `images` and a finished run in `run`) and gives the words of the command, and a part of the
@@ -75,7 +77,7 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # --- files of an experiment
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _yaml(text: str | bytes) -> Callable[[Path], Words]:
@@ -234,7 +236,7 @@ def a_word_that_is_not_utf8(place: Path) -> Words:
 
 
 # --- data
-# -------------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _npy(shape: str, code: str = "<f8", content: bytes = b"") -> bytes:
@@ -579,7 +581,7 @@ def _(place: Path) -> Words:
 
 
 # --- runs
-# -------------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @case("is not a run")

@@ -253,7 +253,7 @@ def test_only_a_run_is_removed_and_only_one_that_nobody_works_on(tmp_path: Path)
     assert not run.exists() and (tmp_path / "other").exists()
 
 
-# While a run is going on.
+# While a run is in progress.
 
 
 def measured(

@@ -1,4 +1,4 @@
-"""What a terminal shows while a run is going on."""
+"""The output on a terminal while a run is in progress."""
 
 from __future__ import annotations
 

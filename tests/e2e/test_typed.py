@@ -56,7 +56,7 @@ def calls(answer: Any = None) -> Calls:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Runs that are asked for and not run; what they would print is not printed."""
+    """Record the runs that a command would start; nothing runs or prints."""
     made = calls("finished")
     monkeypatch.setattr("equipoise.simulate.start", made)
     monkeypatch.setattr("equipoise.simulate.resume", made)

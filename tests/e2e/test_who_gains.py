@@ -1,7 +1,4 @@
-"""A consortium's question in one command: who gains.
-
-And what stands beside accuracy where classes are unequal.
-"""
+"""Which sites gain, in one command, and the measures next to accuracy for unequal classes."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def client_of(settings: eq.Experiment, id: str = "0", empty: bool = False) -> Cl
 
 
 def plain_losses(settings: eq.Experiment, model: Tree, ids: Sequence[str]) -> list[float]:
-    """Mean cross-entropy of each client's training data, in float64, by a network of torch's own."""
+    """Mean cross-entropy of each client's training data, in float64, by a plain torch network."""
     federation = federate(settings.data, settings.seed, settings.dataset)
     spec = settings.model
     net = (
@@ -208,7 +208,7 @@ def samples(run: Run) -> int:
 
 
 def refused(settings: Any, out: Path) -> str:
-    """The sentence with which an experiment is refused before its first round: nothing was written."""
+    """The message that refuses an experiment before its first round; nothing was written."""
     try:
         eq.run(settings() if callable(settings) else settings, out=out)
     except ValueError as error:
@@ -237,7 +237,7 @@ def plain_epoch(
     loss: Callable[[Tensor, Tensor, Tensor], Tensor],
     **optimiser: Any,
 ) -> None:
-    """An epoch of torch's own SGD; `loss(features, logits, places)` comes on top of cross-entropy."""
+    """An epoch of torch's SGD; `loss(features, logits, places)` is added to cross-entropy."""
     steps = torch.optim.SGD(net.parameters(), **{"lr": 0.1, **optimiser})
     net.train()
     for places in torch.split(torch.randperm(len(y), generator=order), 32):

@@ -1,4 +1,4 @@
-"""Problems with a known answer, run as real experiments, and what each round of a run left behind."""
+"""Problems with a known answer, run as real experiments, and the results of each round."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _saved(run: Run, kind: str, round: int) -> dict[str, Any]:
 def bench_of(
     config: dict[str, Any], data: Mapping[str, tuple[np.ndarray, np.ndarray]]
 ) -> tuple[Workbench, Method]:
-    """The workbench and method of an experiment on some sites, to work with single clients by hand."""
+    """The workbench and method of an experiment on some sites, to use single clients by hand."""
     experiment = eq.Experiment(**config, dataset=eq.from_sites(dict(data)))
     federation = federate(experiment.data, experiment.seed, experiment.dataset)
     return prepare(experiment, federation.task, federation.ids, federation)

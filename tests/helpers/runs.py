@@ -205,7 +205,7 @@ def killed_at_random(
     moment: Callable[[], float],
     times: int,
 ) -> None:
-    """A run that is killed so many times, each time after some seconds, and then left to its end."""
+    """A run that is killed this many times, each time after some seconds, and then finishes."""
     for _ in range(times):
         begun = (out / "run.db").exists()
         play(**({"resume": True} if begun else {"config": job}), out=str(out), die_after=moment())

@@ -582,7 +582,7 @@ def test_a_servers_state_is_saved_in_parts_and_comes_back(store: Store) -> None:
 
 
 def test_a_servers_state_holds_what_large_replies_brought(store: Store) -> None:
-    """Their files go with the round: what the state took from them is in memory when it is settled."""
+    """Their files go with the round: their values are in memory once the state is settled."""
     path = store.files / "reply-aa-r1a0x1.safetensors"
     write(Record(value=Tree({"w": torch.ones(2)}, "net")), path)
     lazy = read(path)["value"]

@@ -1,4 +1,4 @@
-"""Worker processes: the same bits as in process, replaced when they die, gone when the parent is."""
+"""Worker processes: the same bits as in process, replaced if they die, ended with the parent."""
 
 from __future__ import annotations
 

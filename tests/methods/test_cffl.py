@@ -217,7 +217,7 @@ def step(method: CFFL, server: Server, state: State, updates_: Any) -> State:
 
 
 def judged(server: Server, accuracies: list[list[float]]) -> Server:
-    """A server whose validation gives these accuracies, round after round and client after client."""
+    """A server whose validation gives these accuracies, by round and then by client."""
     given = iter([one for row in accuracies for one in row])
     server.accuracy = lambda model: next(given)  # type: ignore[method-assign]
     return server

@@ -1,4 +1,4 @@
-"""CoRe-Fed: a plain reference of its rounds in every reading, its ablations, and what it refuses."""
+"""CoRe-Fed: a plain reference of its rounds in every reading, its ablations and refusals."""
 
 from __future__ import annotations
 

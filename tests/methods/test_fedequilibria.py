@@ -59,7 +59,7 @@ def same(first: Tree, second: Tree) -> bool:
 
 
 def vectors(*rows: list[float], **more: list[float]) -> Ups:
-    """Replies with these Fisher vectors, l2 lengths and equal drift, unless `more` says otherwise."""
+    """Replies with these Fisher vectors, l2 lengths and equal drift; `more` overrides."""
     given = {
         "length": [float(np.linalg.norm(row)) for row in rows],
         "drift": [1.0] * len(rows),
@@ -372,7 +372,7 @@ def test_regression_has_a_profile_too(tmp_path: Path) -> None:
 
 
 def test_as_the_weight_rule_of_another_method(tmp_path: Path) -> None:
-    """FedProx with mu = 0 trains as FedEquilibria does: the composition must give the same weights."""
+    """FedProx with mu = 0 trains as FedEquilibria does: the composition has the same weights."""
     own = eq.run(experiment("fedequilibria"), out=tmp_path / "own")
     guest = eq.run(
         experiment(compose(eq.methods.make("fedprox", {"mu": 0.0}), weights=FedEquilibria())),

@@ -1,4 +1,4 @@
-"""FedMGDA+: weights against a general solver, the update in float64, step lengths, and its edges."""
+"""FedMGDA+: weights against a general solver, the update in float64, step lengths, edge cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KDIA: the teacher's average, the two extra losses, the generator, and plain references of each."""
+"""KDIA: the teacher's average, two extra losses and the generator, with plain references."""
 
 from __future__ import annotations
 

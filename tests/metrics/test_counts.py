@@ -110,7 +110,7 @@ def test_pooling_with_a_table_of_an_older_version_is_as_coarse_as_that() -> None
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_measures_of_rounded_scores_are_exact(classes: int) -> None:
-    """Tables of older versions, against scikit-learn on scores that lie in the middle of the bins."""
+    """Tables of older versions, against scikit-learn on scores in the middle of the bins."""
     p, y = scores(300, classes, seed=5)
     p = np.rint(100 * p) / 100
     p[np.arange(300), p.argmax(1)] += 1 - p.sum(1)  # rows that sum to one again, in whole per cent

@@ -407,7 +407,7 @@ def tried(
     broken: set[str] = set()
 
     def some(change: Change) -> list[str]:
-        """Return the quickest tests that run a change, as many as the limit allows, at least one."""
+        """Return the quickest tests that run a change: at least one, at most the limit."""
         tests = [test for test in known.of(change) if test not in broken]
         totals = itertools.accumulate(known.seconds[test] for test in tests)
         chosen = [

@@ -1,6 +1,4 @@
-"""Which figures a report has, and what is said of them to someone who cannot see them; and the
-words of the page around them.
-"""
+"""The figures of a report, their alternative texts, and the text of the page around them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ from tests.helpers.runs import settings, sites
 
 @dataclass(frozen=True)
 class Remembering(FedAvg):
-    """Does what it is told by name."""
+    """Remembers, forgets or fails, as the message says."""
 
     def client(self, client: Client, down: Down) -> Up:
         if down.get("remember"):

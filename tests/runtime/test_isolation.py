@@ -105,7 +105,7 @@ def test_numbers_drawn_between_steps_count_and_a_waiting_normal_is_not_lost() ->
 
 @dataclass(frozen=True)
 class Meddling(Method):
-    """Changes what is everyone's at every client, and tells what it found; the server tells, too."""
+    """Changes global state at every client and reports what it saw; so does the server."""
 
     def client(self, client: Client, down: Down) -> Up:
         found = [
@@ -163,7 +163,7 @@ def spin(seconds: float) -> None:
 
 
 def stubborn(seconds: float) -> None:
-    """Catches whatever comes, once; then goes on."""
+    """Catches any error, once; then continues."""
     try:
         time.sleep(seconds)
     except BaseException:

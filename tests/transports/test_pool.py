@@ -330,7 +330,7 @@ def test_a_client_that_ends_its_worker_three_times_ends_the_run(opened: Any) -> 
 
 
 def test_only_the_client_that_a_worker_had_begun_with_is_counted(opened: Any) -> None:
-    """The first in the queue kills its worker twice, so does the second: none of them three times."""
+    """The first in the queue kills its worker twice, and so does the second; none three times."""
     left = {"c0": 2, "c1": 2}
 
     def script(request: Request) -> Any:

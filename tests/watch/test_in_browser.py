@@ -21,7 +21,7 @@ from equipoise.watch.serving import WatchServer
 from tests.helpers.browser import Browser
 
 ROUNDS = 6
-# Trains, and after every round waits until it may go on: so what the page shows of it does not
+# Trains, and after every round waits until it may continue: so what the page shows of it does not
 # depend on who is faster.
 TRAINING = f"""
 import sys, time
