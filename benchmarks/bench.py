@@ -1,4 +1,6 @@
-"""Runs all contenders side by side, in random order, several times, and writes variants.json and VARIANTS.md."""
+"""Runs all contenders side by side, in random order, several times, and writes variants.json and
+VARIANTS.md.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ CORES = os.cpu_count() or 1
 RUN_SECONDS = 1800
 TRIES = 4
 QUIET_WAIT_SECONDS = 60
-# /proc counts CPU time in ticks of 10 ms per core; in a short round a few of them look like foreign load.
+# /proc counts CPU time in ticks of 10 ms per core; in a short round a few of them look like foreign
+# load.
 TICK_ALLOWANCE_SECONDS = 0.05
 # Against the fastest of their kind in the first repetition: those behind are not run again.
 SLOWEST_LOOP, SLOWEST_PEER = 1.15, 2.2
@@ -125,7 +128,8 @@ def run(entry: Entry, workload: str, rounds: int, seed: int) -> Result:
 
 
 def quiet_rounds(result: Result, limit: float) -> list[int]:
-    """The rounds that count: not the first, which warms up, and none in which others used the machine.
+    """The rounds that count: not the first, which warms up, and none in which others used the
+    machine.
 
     >>> quiet_rounds({"seconds": [9.0, 1.0, 1.0], "foreign": [0.0, 0.0, 0.9]}, limit=0.05)
     [1]
@@ -140,7 +144,10 @@ def quiet_rounds(result: Result, limit: float) -> list[int]:
 
 
 def undisturbed_run(entry: Entry, workload: str, rounds: int, seed: int, limit: float) -> Result:
-    """Repeats a run while at least half of its rounds were disturbed; keeps the quietest if none was quiet enough."""
+    """Repeats a run while at least half of its rounds were disturbed.
+
+    Keeps the quietest if none was quiet enough.
+    """
     tried = []
     for attempt in range(TRIES):
         wait_for_quiet(limit)
@@ -191,10 +198,14 @@ def compete(workload: str, options: argparse.Namespace) -> Result:
                 )
                 continue
             results[entry].append(result)
-            state = f"{result['median_seconds']:.3f} s, {result['peak_mb']:.0f} MB, accuracy {result['accuracy']:.3f}"
+            state = (
+                f"{result['median_seconds']:.3f} s, {result['peak_mb']:.0f} MB, accuracy "
+                f"{result['accuracy']:.3f}"
+            )
             mark = " (disturbed)" if result["disturbed"] else ""
             print(
-                f"{workload} {repetition + 1}/{options.repetitions} {entry.contender} {entry.variant}: {state}{mark}",
+                f"{workload} {repetition + 1}/{options.repetitions} {entry.contender} "
+                f"{entry.variant}: {state}{mark}",
                 flush=True,
             )
         if repetition == 0:
@@ -218,7 +229,9 @@ def compete(workload: str, options: argparse.Namespace) -> Result:
 
 
 def worth_repeating(entry: Entry, results: dict[Entry, list[Result]]) -> bool:
-    """Whether a run came near the fastest of its kind in the first repetition, or was disturbed in it."""
+    """Whether a run came near the fastest of its kind in the first repetition, or was disturbed in
+    it.
+    """
     first, kind = results[entry][0], kind_of(entry)
     fastest = min(
         repeated[0]["median_seconds"]
@@ -242,7 +255,10 @@ def machine() -> str:
         if line.startswith("model name")
     ]
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{models[0] if models else 'unknown processor'}, {CORES} cores, {gigabytes:.0f} GiB, {os.uname().sysname} {os.uname().release}"
+    return (
+        f"{models[0] if models else 'unknown processor'}, {CORES} cores, {gigabytes:.0f} GiB, "
+        f"{os.uname().sysname} {os.uname().release}"
+    )
 
 
 def main() -> None:

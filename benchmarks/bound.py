@@ -1,7 +1,9 @@
-"""The bound: hand-written loops (loops.py) without any framework, one single-threaded process per core.
+"""The bound: hand-written loops (loops.py) without any framework, one single-threaded process per
+core.
 
-Processes are forked once and inherit the data; parameters travel as flat vectors in shared memory. A process takes the next
-clients of the round from a common counter, largest first, and adds their trained parameters, weighted by samples, to its own row.
+Processes are forked once and inherit the data; parameters travel as flat vectors in shared memory.
+A process takes the next clients of the round from a common counter, largest first, and adds their
+trained parameters, weighted by samples, to its own row.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ VARIANTS = (
 
 
 def work(rank: int, shared: Shared, counter: Synchronized[int], pipe: Connection) -> None:
-    """One process: trains its share of a cohort, or counts correct answers on its share of the test images, until it receives None."""
+    """One process: trains its share of a cohort, or counts correct answers on its share of the test
+    images, until it receives None.
+    """
     model = network(shared.workload.network, shared.seed)
     x_test, y_test = shared.x_test.chunk(PROCESSES)[rank], shared.y_test.chunk(PROCESSES)[rank]
     if shared.variant.startswith("channels_last"):

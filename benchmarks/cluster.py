@@ -1,9 +1,13 @@
 """A Ray cluster against worker processes: the same runs, alternating, in one process.
 
-    python benchmarks/cluster.py                          # starts two nodes of one core each on 127.0.0.1, against --workers 2
-    python benchmarks/cluster.py --address 10.0.0.5:6379  # a cluster that runs, against one worker per core of this machine
+    python benchmarks/cluster.py                            # two nodes of one core each
+    python benchmarks/cluster.py --address 10.0.0.5:6379    # a cluster that runs
 
-Prints a section for RESULTS.md. Linux only: CPU time and memory are read from /proc. CPU of other machines is not counted.
+The first starts its nodes on 127.0.0.1 and compares with --workers 2, the second compares with one
+worker per core of this machine.
+
+Prints a section for RESULTS.md. Linux only: CPU time and memory are read from /proc. CPU of other
+machines is not counted.
 """
 
 from __future__ import annotations
@@ -40,12 +44,22 @@ def experiment(
 ) -> eq.Experiment:
     """Return the experiment of a workload."""
     return eq.Experiment(
-        data={"partition": "natural", "split": (1.0, 0.0, 0.0), "test": "global", "duplicates": "separate"},
+        data={
+            "partition": "natural",
+            "split": (1.0, 0.0, 0.0),
+            "test": "global",
+            "duplicates": "separate",
+        },
         dataset=dataset(images, partition(workload, images.y, 0)),
-        model=model or NETWORKS[workload.network], method=workload.method,
-        training={"lr": workload.rate, "batch": workload.batch, "epochs": workload.epochs}, participation={"number": workload.cohort},
-        evaluation={"every": 0, "clients": "cohort", "splits": (), "metrics": ("accuracy",)}, rounds=rounds, seed=0, workers=workers,
-    )  # fmt: skip
+        model=model or NETWORKS[workload.network],
+        method=workload.method,
+        training={"lr": workload.rate, "batch": workload.batch, "epochs": workload.epochs},
+        participation={"number": workload.cohort},
+        evaluation={"every": 0, "clients": "cohort", "splits": (), "metrics": ("accuracy",)},
+        rounds=rounds,
+        seed=0,
+        workers=workers,
+    )
 
 
 def measured(
@@ -88,9 +102,12 @@ def measured(
         run(wanted, Path(folder) / "run", Hearing(on_start=mark, on_round=mark), cluster=address)
     rounds = range(2, len(ends) - 1)
     return {
-        "start": ends[0] - began, "seconds": statistics.median(ends[number] - begins[number - 1] for number in rounds),
-        "cpu": statistics.mean(cpu[number] - cpu_begins[number - 1] for number in rounds), "driver": memory[0], "performing": memory[1],
-    }  # fmt: skip
+        "start": ends[0] - began,
+        "seconds": statistics.median(ends[number] - begins[number - 1] for number in rounds),
+        "cpu": statistics.mean(cpu[number] - cpu_begins[number - 1] for number in rounds),
+        "driver": memory[0],
+        "performing": memory[1],
+    }
 
 
 def session(node: nodes.Node) -> list[int]:
@@ -261,7 +278,7 @@ def section(
 
 
 def main() -> None:
-    """Measure the workloads, print the section, and write it if that is asked for."""
+    """Measure the workloads, print the section, and write it on request."""
     options = parsed_options()
     logging.disable(logging.WARNING)
     images = load(WORKLOADS["W2"])

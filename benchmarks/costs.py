@@ -1,4 +1,6 @@
-"""What a run costs besides its rounds: memory by number of clients, time until the first client trains, time of `--help`. Writes COSTS.md."""
+"""What a run costs besides its rounds: memory by number of clients, time until the first client
+trains, time of `--help`. Writes COSTS.md.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ rounds: 1
 
 
 def first_client() -> None:
-    """`equipoise run` on Fashion-MNIST in this process; prints the seconds from its start to the first client's training."""
+    """`equipoise run` on Fashion-MNIST in this process.
+
+    Prints the seconds from its start to the first client's training.
+    """
     from equipoise.cli import main
     from equipoise.runtime import wire
 
@@ -57,7 +62,10 @@ def memory(clients: int) -> None:
 
 
 def child(*words: str) -> str:
-    """Runs this script for one measurement, in a folder of its own; returns the last line it prints."""
+    """Runs this script for one measurement, in a folder of its own.
+
+    Returns the last line it prints.
+    """
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             **os.environ,
@@ -98,15 +106,19 @@ def main() -> None:
     lines = [
         "# What a run costs besides its rounds",
         "",
-        f"Measured by `python benchmarks/costs.py`, {date.today().isoformat()}, {machine()}. Start-up on Fashion-MNIST from its downloaded file.",
+        f"Measured by `python benchmarks/costs.py`, {date.today().isoformat()}, {machine()}. "
+        "Start-up on Fashion-MNIST from its downloaded file.",
         "",
         "| | median | slowest | asked |",
         "|---|---|---|---|",
-        f"| `equipoise run` until the first client trains, s ({REPETITIONS} times) | {statistics.median(starts):.2f} | {max(starts):.2f} | under 4 |",
-        f"| `equipoise --help`, s ({REPETITIONS} times) | {statistics.median(helps):.2f} | {max(helps):.2f} | under 0.5 |",
+        f"| `equipoise run` until the first client trains, s ({REPETITIONS} times) | "
+        f"{statistics.median(starts):.2f} | {max(starts):.2f} | under 4 |",
+        f"| `equipoise --help`, s ({REPETITIONS} times) | {statistics.median(helps):.2f} | "
+        f"{max(helps):.2f} | under 0.5 |",
         "",
-        f"Peak memory of FedAvg on 60,000 images (W3's network, 50 clients in a round, {ROUNDS} rounds), all processes: {peaks[100]:,.0f} MB with 100 clients, "
-        f"{peaks[10_000]:,.0f} MB with 10,000: {peaks[10_000] / peaks[100]:.2f} times (asked: at most 1.3).",
+        f"Peak memory of FedAvg on 60,000 images (W3's network, 50 clients in a round, {ROUNDS} "
+        f"rounds), all processes: {peaks[100]:,.0f} MB with 100 clients, {peaks[10_000]:,.0f} MB "
+        f"with 10,000: {peaks[10_000] / peaks[100]:.2f} times (asked: at most 1.3).",
     ]
     (HERE / "COSTS.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))

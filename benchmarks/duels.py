@@ -1,7 +1,10 @@
-"""What a round of five methods costs in Equipoise, beside a plain loop that makes the same passes; writes PLAIN.md.
+"""Cost of a round of five methods in Equipoise and in a plain loop that makes the same passes.
 
-Both sides train on the same batches of the same clients from the same initial parameters, in one process and on one thread. They take
-turns client by client, and methods round by round: whatever else the machine does meets all of them.
+Writes PLAIN.md.
+
+Both sides train on the same batches of the same clients from the same initial parameters, in one
+process and on one thread. They take turns client by client, and methods round by round: whatever
+else the machine does meets all of them.
 """
 
 from __future__ import annotations
@@ -78,7 +81,8 @@ CASES = [
     Case("corefed", {"model": "simple_cnn"}, options={"rep": "literal"}),
     Case("fedavg", {"model": "moon_cnn"}),
     Case("kdia", {"model": "moon_cnn"}, options={"preset": "quick"}),
-    # The private network takes some five times as long as the others: a quarter of the samples keeps the run short.
+    # The private network takes some five times as long as the others: a quarter of the samples
+    # keeps the run short.
     Case("fedavg", {"model": "private_cnn"}, samples=1_500),
     Case("fedekd", {"private": "private_cnn", "proxy": "proxy_cnn"}, samples=1_500),
 ]
@@ -129,7 +133,9 @@ def initial_network(case: Case, name: str, task: eq.Task) -> nn.Module:
 
 
 class Watch:
-    """Wall and CPU time of two sides that take turns, and how much of the machine others used meanwhile."""
+    """Wall and CPU time of two sides that take turns, and how much of the machine others used
+    meanwhile.
+    """
 
     def __init__(self) -> None:
         self.wall = {"ours": 0.0, "plain": 0.0}
@@ -156,7 +162,9 @@ class Watch:
 
 
 class Duel:
-    """One case: the rounds of both sides, without the first, which warms up, and how far apart their models are."""
+    """One case: the rounds of both sides, without the first, which warms up, and how far apart
+    their models are.
+    """
 
     def __init__(self, case: Case, federation: Federation, rounds: int, folder: Path) -> None:
         self.case, self.task = case, federation.task
@@ -181,7 +189,8 @@ class Duel:
         self.apart = distance(model, other, self.case, self.task)
         if self.apart > MOST_APART:
             raise SystemExit(
-                f"{self.case.method}: the models are {self.apart:.0%} of their way apart, so the plain loop does other work; mend it first"
+                f"{self.case.method}: the models are {self.apart:.0%} of their way apart, so the "
+                "plain loop does other work; mend it first"
             )
         if counts:
             self.laps.append(self.watch)
@@ -213,13 +222,18 @@ def run(cases: list[Case], rounds: int, folder: Path) -> list[Duel]:
         for duel in order.sample(duels, len(duels)):
             duel.round(counts=number > 0)
             watch = duel.watch
-            state = f"{watch.cpu['ours']:.2f} s, plain {watch.cpu['plain']:.2f} s, others {watch.foreign:.0%}, apart {duel.apart:.0e}"
+            state = (
+                f"{watch.cpu['ours']:.2f} s, plain {watch.cpu['plain']:.2f} s, others "
+                f"{watch.foreign:.0%}, apart {duel.apart:.0e}"
+            )
             print(f"round {number} {duel.case.method} {duel.case.network}: {state}", flush=True)
     return duels
 
 
 def distance(one: list[Tensor], other: list[Tensor], case: Case, task: eq.Task) -> float:
-    """How far apart the trained parameters of two models are, as a share of how far one came from the start."""
+    """How far apart the trained parameters of two models are, as a share of how far one came from
+    the start.
+    """
     net = initial_network(case, "proxy" if "proxy" in case.models else "model", task)
     trained, entries = dict(net.named_parameters()), net.state_dict()
 
@@ -243,26 +257,32 @@ def render(duels: list[Duel], rounds: int) -> str:
     lines = [
         "# Five methods beside plain loops",
         "",
-        "Written by `python benchmarks/duels.py`. One round of Equipoise (in process, one thread, store and checkpoint on, nothing evaluated) "
-        "beside a plain loop (`plain_methods.py`, all in memory) that makes the same passes over the same batches, on Fashion-MNIST: "
-        f"{CLIENTS} clients of equal size, all in every round, batch {BATCH}, one epoch, SGD. The two take turns client by client.",
+        "Written by `python benchmarks/duels.py`. One round of Equipoise (in process, one "
+        "thread, store and checkpoint on, nothing evaluated) beside a plain loop "
+        "(`plain_methods.py`, all in memory) that makes the same passes over the same batches, "
+        f"on Fashion-MNIST: {CLIENTS} clients of equal size, all in every round, batch {BATCH}, "
+        "one epoch, SGD. The two take turns client by client.",
         "",
-        "Ratios are of CPU time, which other load on the machine disturbs least: the median over rounds, smallest and largest in "
-        f"brackets. Wall time counts only in rounds in which others used at most {QUIET:.0%} of the machine. `to FedAvg` compares with "
-        "Equipoise's FedAvg on the same network and data, round by round. `apart` is the distance between the two final global models as "
-        "a share of the distance they came, parameters only: it shows that both sides did the same work.",
+        "Ratios are of CPU time, which other load on the machine disturbs least: the median over "
+        "rounds, smallest and largest in brackets. Wall time counts only in rounds in which "
+        f"others used at most {QUIET:.0%} of the machine. `to FedAvg` compares with Equipoise's "
+        "FedAvg on the same network and data, round by round. `apart` is the distance between "
+        "the two final global models as a share of the distance they came, parameters only: it "
+        "shows that both sides did the same work.",
         "",
-        f"{date.today().isoformat()}, {machine()}; torch {torch.__version__}; {rounds - 1} rounds after one that warms up; others used "
-        f"{foreign:.0%} of the machine on average.",
+        f"{date.today().isoformat()}, {machine()}; torch {torch.__version__}; {rounds - 1} rounds "
+        f"after one that warms up; others used {foreign:.0%} of the machine on average.",
         "",
-        f"| method | network | samples | CPU-s, ours | plain | ratio (at most {TARGET:.2f}) | wall ratio | to FedAvg | expected | apart |",
+        f"| method | network | samples | CPU-s, ours | plain | ratio (at most {TARGET:.2f}) | "
+        "wall ratio | to FedAvg | expected | apart |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *(row(duel, reference[duel.case.network]) for duel in duels),
         "",
         "KDIA trains its generator for 50 steps per round (`preset=quick`) on both sides.",
         "",
-        "Two methods magnify rounding, since the plain loop writes its losses with other operations: in FedAKD a sample that one side "
-        "counts as correct and the other does not changes the order of all batches of that client's second stage; KDIA's generator begins "
+        "Two methods magnify rounding, since the plain loop writes its losses with other "
+        "operations: in FedAKD a sample that one side counts as correct and the other does not "
+        "changes the order of all batches of that client's second stage; KDIA's generator begins "
         "Adam anew in every round, whose first steps follow the sign of a gradient however small.",
     ]
     return "\n".join(lines) + "\n"
@@ -281,7 +301,8 @@ def row(duel: Duel, reference: Duel) -> str:
         f"{case.samples:,}",
         f"{duel.seconds('ours'):.2f}",
         f"{duel.seconds('plain'):.2f}",
-        f"{middle:.3f} ({min(ratios):.3f}-{max(ratios):.3f}){'' if middle <= TARGET else ', above'}",
+        f"{middle:.3f} "
+        f"({min(ratios):.3f}-{max(ratios):.3f}){'' if middle <= TARGET else ', above'}",
         f"{statistics.median(quiet):.3f} ({len(quiet)} of {len(ratios)} rounds)"
         if quiet
         else "disturbed",

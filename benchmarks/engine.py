@@ -1,10 +1,12 @@
-"""Two versions of Equipoise side by side: what a round costs in this tree, against another tree of it.
+"""Two versions of Equipoise side by side: what a round costs in this tree, against another tree of
+it.
 
     git worktree add /tmp/before 96475bd
     python benchmarks/engine.py /tmp/before --workloads W2 W3 --repetitions 7
 
-Each version runs its own `ours.py` in processes of its own; which of the two goes first alternates. Printed are medians over the repetitions of
-the mean CPU and the median wall seconds of a round (the first, which warms up, apart), and the median of the ratios within repetitions.
+Each version runs its own `ours.py` in processes of its own; which of the two goes first alternates.
+Printed are medians over the repetitions of the mean CPU and the median wall seconds of a round (the
+first, which warms up, apart), and the median of the ratios within repetitions.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ def main() -> None:
             )
             before, now = (statistics.median(values[name]) for name in ("before", "now"))
             print(
-                f"{workload} {what}: before {before:.4g}, now {now:.4g}, median of ratios {ratio:.3f}",
+                f"{workload} {what}: before {before:.4g}, now {now:.4g}, median of ratios "
+                f"{ratio:.3f}",
                 flush=True,
             )
 

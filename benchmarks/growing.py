@@ -1,6 +1,8 @@
-"""One run of a growing series, in a process of its own: `growing.py play SPEC` takes turns with others, `growing.py resume FOLDER` goes on with it.
+"""One run of a growing series, in a process of its own.
 
-Says in a file beside the run what it took until the first round began, and the most memory it had.
+`growing.py play SPEC` takes turns with others, `growing.py resume FOLDER` continues the run.
+
+Writes the time until the first round and the peak memory to a file next to the run.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ class Memory(threading.Thread):
 
 
 def play(spec: dict[str, Any]) -> None:
-    """Rounds at whose ends this process waits for its turn; before them `fill` rounds in which every client takes part once, so that each has a state."""
+    """Rounds at whose ends this process waits for its turn.
+
+    Before them `fill` rounds in which every client takes part once, so that each has a state.
+    """
     meter, facts, folder, fill = Meter(), {}, Path(spec["folder"]), spec["fill"]
     memory = Memory(spec["experiment"]["workers"])
     choose = Loop._choose

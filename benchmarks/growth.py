@@ -1,10 +1,12 @@
-"""How cost grows with clients, cohort, rounds, parameters and measuring; writes GROWTH.md from growth.json, which keeps the last result of every series.
+"""How cost grows with clients, cohort, rounds, parameters and measuring; writes GROWTH.md from
+growth.json, which keeps the last result of every series.
 
     python benchmarks/growth.py                                      # all series, hours
     python benchmarks/growth.py --series clients-fedavg --largest 10000
 
-On synthetic data (nothing here says how good a method is). The runs of a series live at once and take turns round by round, as in paired.py; a round's growth is the
-median of the ratios to the same round of the series' second run. In process, one thread.
+On synthetic data (nothing here says how good a method is). The runs of a series live at once and
+take turns round by round, as in paired.py; a round's growth is the median of the ratios to the same
+round of the series' second run. In process, one thread.
 """
 
 from __future__ import annotations
@@ -115,16 +117,28 @@ SERIES = {
 }
 
 
-# What is asked: series, size, column, at most. Times are of an idle machine, and CPU seconds are what is measured.
+# Requirements: series, size, column, at most. Times are of an idle machine, and CPU seconds are
+# what is measured.
 ASKED = [
-    ("clients-fedavg", 100_000, "ratio", 1.1), ("clients-scaffold", 100_000, "ratio", 1.1), ("clients-scaffold", 100_000, "memory", 2_048),
-    ("clients-fedakd", 100_000, "memory", 2_048), ("clients-scaffold", 100_000, "in one folder", 10_000),
-    ("clients-fedakd", 100_000, "in one folder", 10_000), ("clients-fedavg", 100_000, "startup", 15),
-    ("clients-scaffold", 100_000, "startup", 15), ("clients-fedavg", 100_000, "resume", 15), ("clients-scaffold", 100_000, "resume", 15),
-    ("metrics", 10_000, "show", 10), ("metrics", 10_000, "report", 10), ("rounds", 10_000, "show", 10), ("rounds", 10_000, "report", 10),
-    ("clients-scaffold", 100_000, "report", 10), ("measured", 100_000, "show", 10), ("measured", 100_000, "report", 10),
+    ("clients-fedavg", 100_000, "ratio", 1.1),
+    ("clients-scaffold", 100_000, "ratio", 1.1),
+    ("clients-scaffold", 100_000, "memory", 2_048),
+    ("clients-fedakd", 100_000, "memory", 2_048),
+    ("clients-scaffold", 100_000, "in one folder", 10_000),
+    ("clients-fedakd", 100_000, "in one folder", 10_000),
+    ("clients-fedavg", 100_000, "startup", 15),
+    ("clients-scaffold", 100_000, "startup", 15),
+    ("clients-fedavg", 100_000, "resume", 15),
+    ("clients-scaffold", 100_000, "resume", 15),
+    ("metrics", 10_000, "show", 10),
+    ("metrics", 10_000, "report", 10),
+    ("rounds", 10_000, "show", 10),
+    ("rounds", 10_000, "report", 10),
+    ("clients-scaffold", 100_000, "report", 10),
+    ("measured", 100_000, "show", 10),
+    ("measured", 100_000, "report", 10),
     ("parameters", 10**8, "memory", 6_144),
-]  # fmt: skip
+]
 
 
 def environment() -> dict[str, str]:
@@ -182,7 +196,9 @@ def measure(name: str, series: Series, largest: int) -> list[Row]:
 def of_rounds(
     found: dict[int, list[dict[str, float]]], size: int, sizes: list[int], name: str
 ) -> Row:
-    """CPU and wall seconds of a round, and its ratio to the reference: the same round of the second size, or the first rounds of the same run."""
+    """CPU and wall seconds of a round, and its ratio to the reference: the same round of the second
+    size, or the first rounds of the same run.
+    """
     cpu = [lap["cpu_seconds"] for lap in found[size]]
     tenth = max(1, len(cpu) // 10)
     reference = (
@@ -201,7 +217,10 @@ def of_rounds(
 
 
 def afterwards(run: Path) -> Row:
-    """What the run left, and what it costs to go on with it and to look at it; seconds are of CPU."""
+    """The files of the run, and the cost of resuming and reading it.
+
+    Seconds are of CPU.
+    """
     facts = json.loads(run.with_name(f"{run.name}.json").read_text())
     contents = [[Path(place) / file for file in files] for place, _, files in os.walk(run)]
     everything = [path for files in contents for path in files]
@@ -248,7 +267,8 @@ def children() -> float:
 
 
 def exponent(rows: list[Row], what: str) -> str:
-    """Of size, in the fit of a power to the measured values; the last two decades where there are more.
+    """Of size, in the fit of a power to the measured values; the last two decades where there are
+    more.
 
     >>> exponent([{"size": 10, "cpu": 2.0}, {"size": 100, "cpu": 20.0}], "cpu")
     '1.00'
@@ -265,10 +285,17 @@ def exponent(rows: list[Row], what: str) -> str:
 
 
 COLUMNS = {
-    "cpu": ("CPU s a round", "{:.3f}"), "wall": ("wall s a round", "{:.3f}"), "memory": ("peak MB", "{:,.0f}"), "files": ("files", "{:,}"),
-    "in one folder": ("most in a folder", "{:,}"), "bytes": ("bytes on disk", "{:,}"), "startup": ("start-up", "{:.1f}"), "resume": ("resume", "{:.1f}"),
-    "show": ("show", "{:.1f}"), "report": ("report", "{:.1f}"),
-}  # fmt: skip
+    "cpu": ("CPU s a round", "{:.3f}"),
+    "wall": ("wall s a round", "{:.3f}"),
+    "memory": ("peak MB", "{:,.0f}"),
+    "files": ("files", "{:,}"),
+    "in one folder": ("most in a folder", "{:,}"),
+    "bytes": ("bytes on disk", "{:,}"),
+    "startup": ("start-up", "{:.1f}"),
+    "resume": ("resume", "{:.1f}"),
+    "show": ("show", "{:.1f}"),
+    "report": ("report", "{:.1f}"),
+}
 
 
 def table(name: str, found: dict[str, Any]) -> list[str]:
@@ -288,13 +315,16 @@ def table(name: str, found: dict[str, Any]) -> list[str]:
             for what, (_, form) in COLUMNS.items()
         ]
         lines.append(
-            f"| {row['size']:,} | {row['ratio'][0]:.2f} ({row['ratio'][1]:.2f}-{row['ratio'][2]:.2f}) | {' | '.join(cells)} |"
+            f"| {row['size']:,} | {row['ratio'][0]:.2f} "
+            f"({row['ratio'][1]:.2f}-{row['ratio'][2]:.2f}) | {' | '.join(cells)} |"
         )
     return [*lines, "| exponent | | " + " | ".join(exponent(rows, what) for what in COLUMNS) + " |"]
 
 
 def asked(everything: dict[str, Any]) -> list[str]:
-    """What is asked and what was found, at the size that is asked for or else at the largest that was measured."""
+    """The requirements and the measured values, at the required size or else at the largest that
+    was measured.
+    """
     titles = {what: title for what, (title, _) in COLUMNS.items()} | {
         "ratio": "a round, of one of the second size"
     }
@@ -318,10 +348,17 @@ def render(everything: dict[str, Any]) -> str:
     lines = [
         "# How cost grows",
         "",
-        "Written by `python benchmarks/growth.py`, from synthetic data. The runs of a table live at once and take turns round by round; "
-        "`of the reference` is the median ratio of a round's CPU time to that of the same round of the second size (in the table of rounds: of the last tenth of the rounds to the first), with its bootstrap interval. "
-        "Start-up (until round 1 begins), resume (until the next round begins), `show` and `report` are in CPU seconds, imports included. Memory is the peak of the process, or of all processes together where there are workers. The exponent is "
-        "that of a power of the size, fitted to the last three sizes. In process (but for the table of parameters), one thread; the machine was busy with other work, as `load` says, so seconds of CPU count and wall times do not. Stateful runs begin with rounds in which every client is asked once, so that each has a state; these are not timed.",
+        "Written by `python benchmarks/growth.py`, from synthetic data. The runs of a table live "
+        "at once and take turns round by round; `of the reference` is the median ratio of a "
+        "round's CPU time to that of the same round of the second size (in the table of rounds: "
+        "of the last tenth of the rounds to the first), with its bootstrap interval. Start-up "
+        "(until round 1 begins), resume (until the next round begins), `show` and `report` are in "
+        "CPU seconds, imports included. Memory is the peak of the process, or of all processes "
+        "together where there are workers. The exponent is that of a power of the size, fitted to "
+        "the last three sizes. In process (but for the table of parameters), one thread; the "
+        "machine was busy with other work, as `load` says, so seconds of CPU count and wall times "
+        "do not. Stateful runs begin with rounds in which every client is asked once, so that "
+        "each has a state; these are not timed.",
     ]
     lines += ["", *asked(everything)]
     for name in SERIES:
@@ -331,7 +368,8 @@ def render(everything: dict[str, Any]) -> str:
     if missing:
         lines += [
             "",
-            f"Not measured yet: {', '.join(f'`{name}`' for name in missing)} (`python benchmarks/growth.py --series {' '.join(missing)}`).",
+            f"Not measured yet: {', '.join(f'`{name}`' for name in missing)} (`python "
+            f"benchmarks/growth.py --series {' '.join(missing)}`).",
         ]
     return "\n".join(lines) + "\n"
 
@@ -353,8 +391,11 @@ def main() -> None:
         load = os.getloadavg()[0]
         rows = measure(name, SERIES[name], options.largest)
         everything[name] = {
-            "date": date.today().isoformat(), "machine": machine(), "load": f"{load:.1f} to {os.getloadavg()[0]:.1f}", "rows": rows,
-        }  # fmt: skip
+            "date": date.today().isoformat(),
+            "machine": machine(),
+            "load": f"{load:.1f} to {os.getloadavg()[0]:.1f}",
+            "rows": rows,
+        }
         file.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n")
         (options.output / "GROWTH.md").write_text(render(everything))
 

@@ -9,7 +9,9 @@ from equipoise.callbacks import Callback, ClientProgress, RunStart
 
 
 class Hearing(Callback):
-    """Calls ``on_start(first, rounds)``, ``on_clients(step, done, total)`` and ``on_round(record)``."""
+    """Calls ``on_start(first, rounds)``, ``on_clients(step, done, total)`` and
+    ``on_round(record)``.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,6 @@
-"""Hand-written training loops of the bound: a function per method that trains clients and sums their parameters."""
+"""Hand-written training loops of the bound: a function per method that trains clients and sums
+their parameters.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Trainer = Callable[[list[int]], Tensor]
 
 @dataclass
 class Shared:
-    """What all processes see; the tensors that change are in shared memory, the personal models in a file."""
+    """What all processes see; the tensors that change are in shared memory, the personal models in
+    a file.
+    """
 
     workload: Workload
     variant: str
@@ -57,7 +61,9 @@ def batches(samples: Tensor, workload: Workload) -> Iterator[Tensor]:
 
 
 def stepper(parameters: Sequence[Tensor], variant: str, rate: float) -> Callable[[Tensor], None]:
-    """A function that takes one SGD step on a loss: torch's optimiser, or nothing but a gradient and a subtraction."""
+    """A function that takes one SGD step on a loss: torch's optimiser, or nothing but a gradient
+    and a subtraction.
+    """
     if variant.endswith("bare") or variant in STACKS:
 
         def bare(loss: Tensor) -> None:
@@ -105,7 +111,8 @@ def one_by_one(
 
 
 def by_hand(shared: Shared, model: nn.Sequential) -> Trainer:
-    """As fedavg without autograd: torch's kernels one by one, and the step of a linear layer inside the product that is its gradient.
+    """As fedavg without autograd: torch's kernels one by one, and the step of a linear layer inside
+    the product that is its gradient.
 
     No loop for methods at large: it shows what the kernels alone cost.
     """
@@ -163,7 +170,9 @@ def by_hand(shared: Shared, model: nn.Sequential) -> Trainer:
 
 
 def stacked_fedavg(shared: Shared, model: nn.Sequential) -> Trainer:
-    """As fedavg for clients of equal size, all in one computation: grouped convolutions and batched matrix products."""
+    """As fedavg for clients of equal size, all in one computation: grouped convolutions and batched
+    matrix products.
+    """
 
     def train(clients: list[int]) -> Tensor:
         n = len(clients)
@@ -188,7 +197,9 @@ def stacked_fedavg(shared: Shared, model: nn.Sequential) -> Trainer:
 
 
 def stacked_forward(model: nn.Sequential, stacks: list[Tensor], x: Tensor) -> Tensor:
-    """Outputs (client, sample, class) for inputs (sample, client, channel, height, width) and one parameter stack per tensor."""
+    """Outputs (client, sample, class) for inputs (sample, client, channel, height, width) and one
+    parameter stack per tensor.
+    """
     n, remaining = x.shape[1], iter(stacks)
     x = x.flatten(1, 2)
     for layer in model:
@@ -206,7 +217,10 @@ def stacked_forward(model: nn.Sequential, stacks: list[Tensor], x: Tensor) -> Te
 
 
 def fedakd(shared: Shared, model: nn.Sequential) -> Trainer:
-    """FedAKD (Yu et al., KDD 2025, Algorithm 1) with alpha = beta = temperature = 1; clients keep their models in a file."""
+    """FedAKD (Yu et al., KDD 2025, Algorithm 1) with alpha = beta = temperature = 1.
+
+    Clients keep their models in a file.
+    """
     workload, local = shared.workload, network(shared.workload.network, shared.seed)
     step, step_local = (
         stepper(list(m.parameters()), shared.variant, workload.rate) for m in (model, local)

@@ -1,4 +1,5 @@
-"""Time, CPU and memory of a contender and all its processes, and how much the rest of the machine was busy meanwhile.
+"""Time, CPU and memory of a contender and all its processes, and how much the rest of the machine
+was busy meanwhile.
 
 Standard library only; reads Linux's /proc.
 """
@@ -19,11 +20,13 @@ from pathlib import Path
 from workloads import WORKLOADS, Workload
 
 SAMPLING_SECONDS = 0.5
-# Reading the memory maps of all processes takes some 70 ms of a core: in rounds that count it is done seldom.
+# Reading the memory maps of all processes takes some 70 ms of a core: in rounds that count it is
+# done seldom.
 SELDOM_SECONDS = 5.0
 TICKS = os.sysconf("SC_CLK_TCK")
 BECOME_SUBREAPER = 36
-TURNS = "EQUIPOISE_BENCH_TURNS"  # two pipes, "read,write", to whoever says when a round may begin (paired.py)
+# two pipes, "read,write", to whoever says when a round may begin (paired.py)
+TURNS = "EQUIPOISE_BENCH_TURNS"
 
 
 def arguments(variants: tuple[str, ...]) -> tuple[Workload, argparse.Namespace]:
@@ -57,7 +60,8 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def fine_cpu_seconds(pids: list[int]) -> float:
-    """CPU time of these processes with all their threads, ended ones too, as the scheduler counts it: in nanoseconds, where `cpu_seconds` has ticks of 10 ms.
+    """CPU time of these processes with all their threads, ended ones too, as the scheduler counts
+    it: in nanoseconds, where `cpu_seconds` has ticks of 10 ms.
 
     Children that have ended are not in it.
     """
@@ -91,7 +95,9 @@ def memory_mb(pids: list[int]) -> float:
 
 
 def machine_seconds() -> float:
-    """CPU time the whole machine has spent on anything but idling, time stolen by its host included."""
+    """CPU time the whole machine has spent on anything but idling, time stolen by its host
+    included.
+    """
     user, nice, system, _idle, _wait, irq, softirq, steal = map(
         int, Path("/proc/stat").read_text().split()[1:9]
     )
@@ -99,7 +105,9 @@ def machine_seconds() -> float:
 
 
 class Turns:
-    """Where several contenders live at once: each reports the end of a round, and waits for its next turn."""
+    """Where several contenders live at once: each reports the end of a round, and waits for its
+    next turn.
+    """
 
     def __init__(self) -> None:
         given = os.environ.pop(TURNS, "")  # not for the contender's own processes

@@ -1,9 +1,12 @@
-"""What a round of every registered method costs beside a round of FedAvg: CPU time and bytes, in one run; writes METHODS.md.
+"""Cost of a round of every registered method relative to FedAvg: CPU time and bytes, in one run.
+
+Writes METHODS.md.
 
     EQUIPOISE_DATA=/folder/with/fashion_mnist.npz python benchmarks/methods.py
 
-All methods live at once in this process, on one thread. In each repetition, in random order, FedAvg plays a round and then the method plays one: a ratio is
-of two rounds that follow each other, so whatever else the machine does meets both.
+All methods live at once in this process, on one thread. In each repetition, in random order, FedAvg
+plays a round and then the method plays one: a ratio is of two rounds that follow each other, so
+whatever else the machine does meets both.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ from equipoise.training.workbench import one_thread
 from stepping import stepped
 
 CLIENTS, SAMPLES, NETWORK, BATCH, SEED = 10, 3_000, "moon_cnn", 32, 0
-# Options under which a method does in the first rounds what it does later, or that keep a round within seconds.
+# Options under which a method does in the first rounds what it does later, or that keep a round
+# within seconds.
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedcog": {"start_round": 1, "steps": 50, "images": 64},
     "kdia": {"preset": "quick"},
@@ -99,7 +103,8 @@ def run(names: list[str], repetitions: int, folder: Path) -> list[Contender]:
             one.laps.append(own)
             one.ratios.append(own / base)
             print(
-                f"{repetition + 1}/{repetitions} {one.name}: {own:.2f} s, {own / base:.2f} of FedAvg's {base:.2f} s",
+                f"{repetition + 1}/{repetitions} {one.name}: {own:.2f} s, {own / base:.2f} of "
+                f"FedAvg's {base:.2f} s",
                 flush=True,
             )
     return found
@@ -134,23 +139,30 @@ def render(found: list[Contender], repetitions: int, load: str) -> str:
     lines = [
         "# What the methods cost",
         "",
-        f"Written by `python benchmarks/methods.py`, {date.today().isoformat()}, {machine()}; torch {torch.__version__}, equipoise {eq.__version__}. Fashion-MNIST, {SAMPLES:,} samples over "
-        f"{CLIENTS} clients of equal size, all in every round; `{NETWORK}`, batch {BATCH}, one epoch, SGD; default hyper-parameters unless the last column says otherwise. In process, one thread, store and "
-        "checkpoint on, nothing evaluated.",
+        f"Written by `python benchmarks/methods.py`, {date.today().isoformat()}, {machine()}; "
+        f"torch {torch.__version__}, equipoise {eq.__version__}. Fashion-MNIST, {SAMPLES:,} "
+        f"samples over {CLIENTS} clients of equal size, all in every round; `{NETWORK}`, batch "
+        f"{BATCH}, one epoch, SGD; default hyper-parameters unless the last column says "
+        "otherwise. In process, one thread, store and checkpoint on, nothing evaluated.",
         "",
-        f"CPU is a round's CPU time as a ratio to that of FedAvg's round just before it: the median of {repetitions} such pairs, with the quartiles in brackets. The row `fedavg` is a second "
-        f"FedAvg beside the first: how far its ratio strays from 1 is the noise of this table. Load of the machine meanwhile: {load}. "
-        "Bytes are those of one round, up from and down to all clients, as ratios to FedAvg's "
-        f"({base.bytes_up:,} up, {base.bytes_down:,} down).",
+        "CPU is a round's CPU time as a ratio to that of FedAvg's round just before it: the "
+        f"median of {repetitions} such pairs, with the quartiles in brackets. The row `fedavg` is "
+        "a second FedAvg beside the first: how far its ratio strays from 1 is the noise of this "
+        f"table. Load of the machine meanwhile: {load}. Bytes are those of one round, up from and "
+        f"down to all clients, as ratios to FedAvg's ({base.bytes_up:,} up, {base.bytes_down:,} "
+        "down).",
         "",
-        f"Passes are counted, not timed: {PASSES}. A pass with gradient costs about three without. What comes once before round 1 or after the last is not in the CPU column. "
-        "With more epochs a ratio falls where a method adds passes once a round, and stays where it adds them to every epoch.",
+        f"Passes are counted, not timed: {PASSES}. A pass with gradient costs about three "
+        "without. What comes once before round 1 or after the last is not in the CPU column. "
+        "With more epochs a ratio falls where a method adds passes once a round, and stays where "
+        "it adds them to every epoch.",
         "",
         "| method | CPU, of FedAvg's | passes in a round | up | down | |",
         "|---|---|---|---|---|---|",
         *(row(one, base) for one in found),
         "",
-        "How five of them compare with a plain loop over torch that makes the same passes: [PLAIN.md](PLAIN.md).",
+        "How five of them compare with a plain loop over torch that makes the same passes: "
+        "[PLAIN.md](PLAIN.md).",
     ]
     return "\n".join(lines) + "\n"
 

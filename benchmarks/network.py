@@ -133,7 +133,8 @@ def figures(
     """Run the workloads and print the section."""
     now = datetime.now(UTC).date()
     print(
-        f"### A network of three sites ({now}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f})\n"
+        f"### A network of three sites ({now}, {os.cpu_count()} cores, load "
+        f"{os.getloadavg()[0]:.1f})\n"
     )
     print(f"- keys and kits of six parties: {built:.0f} s; all of them running: {up:.0f} s")
     run, first, idle = measured(desk, tiny(data, 20), folder / "tiny", SITES)

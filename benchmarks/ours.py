@@ -84,7 +84,9 @@ def simulate(workload: Workload, options: argparse.Namespace) -> None:
     start = FedAvg.start
 
     def same_start(self, server):
-        """The same initial parameters and the same cohorts as every contender: theirs, in the order of our network's entries."""
+        """The same initial parameters and the same cohorts as every contender: theirs, in the order
+        of our network's entries.
+        """
         state = start(self, server)
         values = iter(network(workload.network, options.seed).parameters())
         return state.with_(
@@ -123,10 +125,12 @@ def simulate(workload: Workload, options: argparse.Namespace) -> None:
 
 
 def profile(records: list[RoundRecord], laps: list[dict[str, float]]) -> dict[str, float]:
-    """Wall-clock milliseconds per client of a round, by phase; the last round, which evaluates, is left out where it can be.
+    """Wall-clock milliseconds per client of a round, by phase; the last round, which evaluates, is
+    left out where it can be.
 
-    `clients` is the time the clients' own work takes when it is spread evenly over the workers; the others are what comes on top: asking,
-    waiting for the last worker, replies; averaging; files; and `rest`, which holds the commit. `overhead` is their sum.
+    `clients` is the time the clients' own work takes when it is spread evenly over the workers; the
+    others are what comes on top: asking, waiting for the last worker, replies; averaging; files;
+    and `rest`, which holds the commit. `overhead` is their sum.
     """
     kept = list(zip(records, laps, strict=True))[1:-1] or list(zip(records, laps, strict=True))
     phases = ("clients", "transport", "aggregation", "store", "evaluation")

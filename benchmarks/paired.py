@@ -1,12 +1,17 @@
-"""Contenders that live at once and take turns, round by round: what a difference of a few percent can rest on. Writes RESULTS.md.
+"""Contenders that live at once and take turns, round by round: what a difference of a few percent
+can rest on. Writes RESULTS.md.
 
-    python benchmarks/paired.py                                   # W1, W2, W3 with all contenders
-    python benchmarks/paired.py --quick                           # W2 and W3 beside the bound; prints, and writes nothing
-    python benchmarks/paired.py --quick --before /tmp/before      # and beside another tree of Equipoise: git worktree add /tmp/before COMMIT
+    python benchmarks/paired.py            # W1, W2, W3 with all contenders
+    python benchmarks/paired.py --quick    # W2 and W3 against the bound; prints, and writes nothing
+    python benchmarks/paired.py --quick --before /tmp/before    # and against another tree
 
-On virtual machines a fixed loop on an idle core varies by 1.7 times for seconds at a time, so that runs that follow each other cannot be compared finely.
-Here every contender plays the same round, one right after another in random order, each stopped with all its processes while another plays; a ratio is of the same round of two
-contenders. An identical copy of ours takes part as a control: what its ratio strays from 1 is noise, and no ratio within that is called a difference.
+`git worktree add /tmp/before COMMIT` creates the other tree.
+
+On virtual machines a fixed loop on an idle core varies by 1.7 times for seconds at a time, so that
+runs that follow each other cannot be compared finely. Here every contender plays the same round,
+one right after another in random order, each stopped with all its processes while another plays; a
+ratio is of the same round of two contenders. An identical copy of ours takes part as a control:
+what its ratio strays from 1 is noise, and no ratio within that is called a difference.
 """
 
 from __future__ import annotations
@@ -36,7 +41,8 @@ from measure import TURNS, family
 from workloads import WORKLOADS
 
 CONTROL, BEFORE = "control", "before"
-# The fastest of the bound's loops in the last whole benchmark (bench.py); all contenders at once leave no time for the others.
+# The fastest of the bound's loops in the last whole benchmark (bench.py); all contenders at once
+# leave no time for the others.
 BOUND_VARIANTS = {
     "W1": "channels_last",
     "W2": "bare",
@@ -65,9 +71,14 @@ class Player:
         self.tell, self.hear, self.heard = tell, hear, b""
         self.errors = (folder / f"{name}.txt").open("w+")
         self.process = subprocess.Popen(
-            line, cwd=folder, stdout=subprocess.DEVNULL, stderr=self.errors, start_new_session=True, pass_fds=(turns, say),
+            line,
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=self.errors,
+            start_new_session=True,
+            pass_fds=(turns, say),
             env={**environment, TURNS: f"{turns},{say}"},
-        )  # fmt: skip
+        )
         os.close(turns)
         os.close(say)
 
@@ -98,7 +109,9 @@ class Player:
         return found
 
     def hold(self, how: signal.Signals) -> None:
-        """Stop all its processes, or let them go on: one that only waits at the end of a round may have others that begin with the next."""
+        """Stop all its processes, or let them continue: one that only waits at the end of a round
+        may have others that begin with the next.
+        """
         for pid in family(self.process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, how)
@@ -109,7 +122,9 @@ class Player:
         return last_line(self.errors.read())
 
     def close(self) -> None:
-        """End it with all its processes; its group first, and what it adopted by closing the pipes it waits on."""
+        """End it with all its processes; its group first, and what it adopted by closing the pipes
+        it waits on.
+        """
         self.hold(signal.SIGCONT)
         os.close(self.tell)
         os.close(self.hear)
@@ -159,7 +174,10 @@ def line_of(
 def compete(
     workload: str, wanted: Sequence[str], counted: int, before: Path | None = None, seed: int = 0
 ) -> Found:
-    """All rounds of one workload. The first warm up, and the last is left out: in it some evaluate."""
+    """All rounds of one workload.
+
+    The first warm up, and the last is left out: in it some evaluate.
+    """
     found, rounds, order = Found(workload), WARM_UP + counted + 1, random.Random(seed)
     active: dict[str, Player] = {}
 
@@ -217,7 +235,9 @@ def ratios(found: Found, name: str, what: str, to: str = "ours") -> tuple[float,
 
 
 def noise(found: Found, what: str) -> float:
-    """The factor that the control's interval reaches, one way or the other; infinite without a control."""
+    """The factor that the control's interval reaches, one way or the other; infinite without a
+    control.
+    """
     if CONTROL not in found.laps:
         return float("inf")
     _, low, high = ratios(found, CONTROL, what)
@@ -244,8 +264,9 @@ def table(found: Found, counted: int) -> list[str]:
     lines = [
         f"## {found.workload} `{workload.title}`",
         "",
-        f"{date.today().isoformat()}, {machine()}; {counted} rounds after {WARM_UP} that warm up; others used {foreign:.0%} of the machine on average. "
-        f"Noise floor: {floors['cpu_seconds']:.3f} of CPU time, {floors['seconds']:.3f} of wall time.",
+        f"{date.today().isoformat()}, {machine()}; {counted} rounds after {WARM_UP} that warm up; "
+        f"others used {foreign:.0%} of the machine on average. Noise floor: "
+        f"{floors['cpu_seconds']:.3f} of CPU time, {floors['seconds']:.3f} of wall time.",
         "",
         "| contender | CPU s a round | CPU, of ours | | wall s a round | wall, of ours | |",
         "|---|---|---|---|---|---|---|",
@@ -272,9 +293,13 @@ def render(everything: list[tuple[Found, int]]) -> str:
     lines = [
         "# Results of the benchmark",
         "",
-        "Written by `python benchmarks/paired.py`; `benchmarks/README.md` says what is measured and how. All contenders live at once; in every round each plays it, one after another in random order, the others held still. A ratio is the median "
-        f"over rounds of a contender's time over ours in the same round, with the bootstrap's {SURE:.0%} interval. `{CONTROL}` is an identical copy of ours: how far its interval reaches from 1 is the "
-        "noise floor, and a ratio whose interval reaches into it is no difference. CPU time is that of all a contender's processes, as the scheduler counts it.",
+        "Written by `python benchmarks/paired.py`; `benchmarks/README.md` says what is measured "
+        "and how. All contenders live at once; in every round each plays it, one after another "
+        "in random order, the others held still. A ratio is the median over rounds of a "
+        f"contender's time over ours in the same round, with the bootstrap's {SURE:.0%} interval. "
+        f"`{CONTROL}` is an identical copy of ours: how far its interval reaches from 1 is the "
+        "noise floor, and a ratio whose interval reaches into it is no difference. CPU time is "
+        "that of all a contender's processes, as the scheduler counts it.",
     ]
     for found, counted in everything:
         lines += ["", *table(found, counted)]

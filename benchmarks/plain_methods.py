@@ -1,7 +1,9 @@
-"""Each method as a plain loop over torch: the passes, batches and losses of Equipoise, nothing of its machinery, all state in memory.
+"""Each method as a plain loop over torch: the passes, batches and losses of Equipoise, nothing of
+its machinery, all state in memory.
 
-A method is an iterator that gives None after each client's part of a round and the new global model at the end of the round. Formulas
-are written for the setting that is measured: every client takes part in every round, one epoch, plain SGD, default hyper-parameters.
+A method is an iterator that gives None after each client's part of a round and the new global model
+at the end of the round. Formulas are written for the setting that is measured: every client takes
+part in every round, one epoch, plain SGD, default hyper-parameters.
 """
 
 from __future__ import annotations
@@ -252,9 +254,17 @@ def train(
         with torch.no_grad():
             gradients = [tensor.grad for tensor in tensors]
             torch._fused_sgd_(
-                tensors, gradients, [], weight_decay=0.0, momentum=0.0, lr=job.rate, dampening=0.0, nesterov=False, maximize=False,
+                tensors,
+                gradients,
+                [],
+                weight_decay=0.0,
+                momentum=0.0,
+                lr=job.rate,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
                 is_first_step=False,
-            )  # fmt: skip
+            )
 
 
 @torch.no_grad()
@@ -337,7 +347,9 @@ def with_generated(
 def train_generator(
     job: Job, number: int, net: nn.Module, replies: list[State], generator: nn.Module
 ) -> None:
-    """KDIA, Eq. 3-4: features that the clients' heads together take for their labels, and that differ where their noise does."""
+    """KDIA, Eq. 3-4: features that the clients' heads together take for their labels, and that
+    differ where their noise does.
+    """
     noise, pool = (
         job.draw("server", number, "kdia noise"),
         job.draw("server", number, "kdia labels"),
@@ -380,7 +392,9 @@ def stacked_heads(head: nn.Sequential, entries: dict[str, Tensor], features: Ten
 
 
 def fisher(job: Job, client: int, net: nn.Module) -> Tensor:
-    """Mean over samples of squared gradients, from one pass per batch that keeps each layer's input and output gradient."""
+    """Mean over samples of squared gradients, from one pass per batch that keeps each layer's input
+    and output gradient.
+    """
     net.eval().requires_grad_(False)
     layers, total = [*net.features, net.head], 0.0
     for index in job.parts[client].split(job.batch):
@@ -418,7 +432,9 @@ def squares(layer: nn.Module, given: Tensor, d: Tensor) -> list[Tensor]:
 
 
 def patches(layer: nn.Conv2d, given: Tensor) -> Tensor:
-    """What a kernel of stride 1 sees at every position, (sample, inputs of the kernel, positions): faster than torch's unfold."""
+    """What a kernel of stride 1 sees at every position, (sample, inputs of the kernel, positions):
+    faster than torch's unfold.
+    """
     (rows, columns), (height, width) = layer.padding, layer.kernel_size
     windows = (
         functional.pad(given, (columns, columns, rows, rows))

@@ -33,9 +33,10 @@ def render(everything: dict[str, Any]) -> str:
     """The whole report."""
     parts = [
         "# One run after another",
-        "Written by `benchmarks/bench.py`; `benchmarks/README.md` says what is measured and how. Seconds are per round: the median "
-        "over repetitions of each run's median, and the fastest round. Ratios are medians over the interleaved repetitions. "
-        "CPU-seconds are per round, memory is the peak of the summed proportional set sizes of all processes.",
+        "Written by `benchmarks/bench.py`; `benchmarks/README.md` says what is measured and how. "
+        "Seconds are per round: the median over repetitions of each run's median, and the fastest "
+        "round. Ratios are medians over the interleaved repetitions. CPU-seconds are per round, "
+        "memory is the peak of the summed proportional set sizes of all processes.",
     ]
     return (
         "\n\n".join([*parts, *(section(name, everything[name]) for name in sorted(everything))])
@@ -50,9 +51,11 @@ def section(name: str, found: dict[str, Any]) -> str:
     lines = [
         f"## {name} `{workload.title}`",
         "",
-        f"{found['date']}, {found['machine']}; {found['repetitions']} repetitions of {found['rounds']} rounds.",
+        f"{found['date']}, {found['machine']}; {found['repetitions']} repetitions of "
+        f"{found['rounds']} rounds.",
         "",
-        "| contender | variant | s/round, median | min | samples/s | CPU-s | peak MB | accuracy | to bound | disturbed |",
+        "| contender | variant | s/round, median | min | samples/s | CPU-s | peak MB | accuracy | "
+        "to bound | disturbed |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for contender in sorted(runs, key=lambda contender: seconds(best(runs, contender))):
@@ -62,13 +65,15 @@ def section(name: str, found: dict[str, Any]) -> str:
     ours = best(runs, "ours")
     for run in sorted(found["dropped"], key=lambda run: run["median_seconds"]):
         against = (
-            f", {run['median_seconds'] / ours[0]['median_seconds']:.2f} to ours in the same repetition"
+            f", {run['median_seconds'] / ours[0]['median_seconds']:.2f} to ours in the same "
+            "repetition"
             if ours
             else ""
         )
         accuracy = f"accuracy {run['accuracy']:.4f}, {run['peak_mb']:,.0f} MB"
         lines.append(
-            f"- once only, {run['contender']} {run['variant']}: {run['median_seconds']:.3f} s{against}; {accuracy}"
+            f"- once only, {run['contender']} {run['variant']}: {run['median_seconds']:.3f} "
+            f"s{against}; {accuracy}"
         )
     lines += [f"- skipped, {who}: {why}" for who, why in sorted(found["skipped"].items())]
     for contender in sorted(runs):
@@ -137,7 +142,7 @@ def row(repeated: list[Result], bound: list[Result]) -> str:
 
 
 def verdicts(name: str, runs: dict[str, dict[str, list[Result]]]) -> list[str]:
-    """What was asked for against what came out."""
+    """The requirements and the measured values."""
     ours, bound = best(runs, "ours"), best(runs, "bound")
     peers = [best(runs, contender) for contender in runs if contender not in NOT_PEERS]
     lines = []
@@ -148,12 +153,13 @@ def verdicts(name: str, runs: dict[str, dict[str, list[Result]]]) -> list[str]:
     if ours and peers and name in TARGETS:
         fastest = min(peers, key=seconds)
         lines.append(
-            f"- fastest peer ({fastest[0]['contender']} {fastest[0]['variant']}) to ours: {ratio(fastest, ours):.2f} "
-            f"(asked: at least {TARGETS[name][1]:.2f})"
+            f"- fastest peer ({fastest[0]['contender']} {fastest[0]['variant']}) to ours: "
+            f"{ratio(fastest, ours):.2f} (asked: at least {TARGETS[name][1]:.2f})"
         )
         if floor := best(runs, "floor"):
             lines.append(
-                f"- the same peer to the floor (kernels without autograd): {ratio(fastest, floor):.2f}"
+                "- the same peer to the floor (kernels without autograd): "
+                f"{ratio(fastest, floor):.2f}"
             )
         others = [
             repeated

@@ -3,8 +3,9 @@
     python benchmarks/stacks.py                          # all methods below on W6's shape
     python benchmarks/stacks.py fedprox --epochs 5
 
-Both ways execute the same requests in turns, in random order. A ratio is of the CPU times of one turn; its
-median and a bootstrap interval are printed. Both ways have the same bits, which is checked first.
+Both ways execute the same requests in turns, in random order. A ratio is of the CPU times of one
+turn; its median and a bootstrap interval are printed. Both ways have the same bits, which is
+checked first.
 """
 
 from __future__ import annotations

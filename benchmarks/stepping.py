@@ -19,7 +19,10 @@ from hearing import Hearing
 def stepped(
     experiment: Experiment, folder: Path, hearing: Hearing | None = None
 ) -> Iterator[tuple[State, RoundRecord]]:
-    """The state and the record of each round as it ends; store and checkpoint are on. What precedes round 1 is done before the first."""
+    """The state and the record of each round as it ends; store and checkpoint are on.
+
+    What precedes round 1 is done before the first.
+    """
     records: list[RoundRecord] = []
     callbacks = [Hearing(on_round=records.append), *([hearing] if hearing is not None else [])]
     with Simulation(experiment, callbacks) as simulation:

@@ -16,7 +16,9 @@ MOST_DRAWS = 1000
 
 @dataclass(frozen=True)
 class Workload:
-    """One benchmark problem; plain SGD without momentum, the last short batch is kept, replies are weighted by samples."""
+    """One benchmark problem; plain SGD without momentum, the last short batch is kept, replies are
+    weighted by samples.
+    """
 
     name: str
     title: str
@@ -141,7 +143,8 @@ def _fashion_mnist() -> Samples:
 
 
 def partition(workload: Workload, labels: np.ndarray, seed: int) -> list[np.ndarray]:
-    """The sample indices of every client: equal shares, sizes by a power law, or by label from Dirichlet(concentration).
+    """The sample indices of every client: equal shares, sizes by a power law, or by label from
+    Dirichlet(concentration).
 
     >>> parts = partition(WORKLOADS["W3"], np.zeros(60_000, dtype=np.int64), seed=0)
     >>> len(parts), {len(part) for part in parts}, len(np.unique(np.concatenate(parts)))
@@ -167,7 +170,8 @@ def partition(workload: Workload, labels: np.ndarray, seed: int) -> list[np.ndar
         if min(map(len, clients)) >= workload.batch:
             return clients
     raise ValueError(
-        f"No draw of {MOST_DRAWS} gave every client {workload.batch} samples: raise the concentration."
+        f"No draw of {MOST_DRAWS} gave every client {workload.batch} samples: raise the "
+        "concentration."
     )
 
 

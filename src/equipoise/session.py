@@ -105,7 +105,7 @@ class Session:
             transport: The transport to the sites.
             callbacks: As for `equipoise.run`.
             data: Samples at the server, see `server_data`.
-            interrupted: Returns True once the run shall stop, beside Ctrl-C.
+            interrupted: Returns True once the run shall stop; Ctrl-C stops it in any case.
 
         Raises:
             ConfigurationError: If the experiment needs data at the server, or cannot travel.

@@ -1,4 +1,6 @@
-"""The pictures of an audit of findings that are made up: what is drawn, from how many clients on it is drawn otherwise, and the words beside it."""
+"""The pictures of an audit of findings that are made up: what is drawn, from how many clients on it
+is drawn otherwise, and its text.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What names beside points are asked for, which takes long to draw."""
+    """Record the names that points would get, since drawing them takes long."""
     found: list[Any] = []
     monkeypatch.setattr(pictures, "label_points", lambda *words: found.append(words))
     return found
@@ -285,7 +287,17 @@ def test_the_line_of_chance_begins_where_something_can_be_told(
 def test_points_of_many_clients_are_small_and_without_names(
     clients: int, area: float, few: None, asked: list[Any]
 ) -> None:
-    axes = pictures.kl_against_size(findings([*(row(f"c{k}", 100 + k, kl) for k, kl in enumerate((0.5, 0.25, 2.0, 1.0, 3.0)[:clients])), row("u", 8, None)])).axes[0]  # fmt: skip
+    axes = pictures.kl_against_size(
+        findings(
+            [
+                *(
+                    row(f"c{k}", 100 + k, kl)
+                    for k, kl in enumerate((0.5, 0.25, 2.0, 1.0, 3.0)[:clients])
+                ),
+                row("u", 8, None),
+            ]
+        )
+    ).axes[0]
     assert axes.collections[0].get_sizes().tolist() == [area] and len(asked) == (clients == 4)
     if asked:
         _, points, names, order, radii, free, around = asked[0]
@@ -348,7 +360,7 @@ def named(
     free: tuple[float, float] = (9.0, 9.0),
     around: float = 1.0,
 ) -> list[Annotation]:
-    """What `label_points` wrote beside points in the unit square."""
+    """The text that `label_points` wrote at points in the unit square."""
     figure = Figure(figsize=(3, 3), dpi=100)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, 1), ylim=(0, 1))
@@ -382,7 +394,9 @@ def test_a_name_stands_right_of_its_point_or_left_where_the_picture_ends(
 
 
 def test_a_name_goes_above_or_below_where_both_sides_are_taken() -> None:
-    """300 pixels for 216 points: a neighbour 20 points away leaves no room for a name between the two."""
+    """300 pixels for 216 points: a neighbour 20 points away leaves no room for a name between the
+    two.
+    """
     step = 20 / 216
     above = named((0.5, 0.5), (0.5 - step, 0.5), (0.5 + step, 0.5))[0]
     assert above.xyann == (0, 7) and (above.get_ha(), above.get_va()) == ("center", "bottom")

@@ -1,4 +1,6 @@
-"""What follows from summaries that are made up, and what is printed of it: by hand, without an audit."""
+"""What follows from summaries that are made up, and what is printed of it: by hand, without an
+audit.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ TWO = Task("classification", (3,), 2, ("no", "yes"))
 
 
 def summed(clients: dict[str, list[np.ndarray]], **more: Any) -> dict[str, Any]:
-    """The state of the server after an audit: of each client the samples of every class, and of all rare classes together."""
+    """The state of the server after an audit: of each client the samples of every class, and of all
+    rare classes together.
+    """
     groups = [[*own, np.zeros((0, own[0].shape[1]))] for own in clients.values()]
     return {
         "clients": list(clients),
@@ -127,7 +131,10 @@ def test_rows_say_how_far_each_client_is_from_the_whole_in_every_respect() -> No
     assert few.note.startswith(
         "3 samples in 2 dimensions: covariance shrunk by 25 % towards that of all data"
     )
-    said = "1 of 3 clients have fewer than 4 samples in 2 dimensions, so their covariances are shrunk towards that of all data: s2"
+    said = (
+        "1 of 3 clients have fewer than 4 samples in 2 dimensions, so their covariances are shrunk "
+        "towards that of all data: s2"
+    )
     assert found.warnings == ("first", said)
 
 
@@ -135,7 +142,14 @@ def test_a_client_without_samples_says_nothing_of_labels_and_stands_in_the_middl
     data = drawn((30, 10), (30, 10), (0, 0))
     found = findings(summed(data, total=0.5), TWO)
     empty = found.clients[2]
-    assert (empty.samples, empty.kl, empty.kl_chance, empty.kl_beyond_labels, empty.place, empty.note) == (0, None, None, None, (0.0, 0.0), "too few samples")  # fmt: skip
+    assert (
+        empty.samples,
+        empty.kl,
+        empty.kl_chance,
+        empty.kl_beyond_labels,
+        empty.place,
+        empty.note,
+    ) == (0, None, None, None, (0.0, 0.0), "too few samples")
     assert found.variance == 1.0, "no more than all of it"
     assert found.warnings == ("1 of 3 clients have too few samples to compare their features: s2",)
     two = Measured(np.array([40, 40]), np.zeros(2), np.zeros(2), np.zeros(2), 0.0)
@@ -173,7 +187,8 @@ def test_without_a_direction_that_varies_nothing_is_told_of_features() -> None:
         (
             Distance(1.0, 0.0, 0.5, 2),
             5,
-            "5 samples in 4 dimensions: covariance shrunk by 50 % towards that of all data; 2 of 4 directions hardly vary",
+            "5 samples in 4 dimensions: covariance shrunk by 50 % towards that of all data; 2 of "
+            "4 directions hardly vary",
         ),
         (Distance(1.0, 0.0, 0.0, 1), 50, "1 of 4 directions hardly vary"),
     ],
@@ -301,7 +316,9 @@ def test_how_sure_a_verdict_is(found: Measured, sure: str) -> None:
 
 
 def test_a_verdict_that_holds_in_nine_of_ten_redraws_is_likely() -> None:
-    """Labels of three of ten clients carry it: it falls when clients are drawn without any of them, or with too few."""
+    """Labels of three of ten clients carry it: it falls when clients are drawn without any of them,
+    or with too few.
+    """
     labels = np.array([0.6, 0.6, 0.6, *[0.0] * 7])
     verdict = judge(Measured(np.full(10, 100), labels, np.zeros(10), np.zeros(10), 0.0))
     draw = np.random.Generator(np.random.PCG64(0))
@@ -422,7 +439,10 @@ def test_leading_directions_point_to_where_their_entries_are_positive_in_sum() -
     tiny = np.diag([1.0, 2e-9, 1e-10])
     assert leading(tiny, np.eye(3), 3).shape == (3, 2), "a billionth of the largest is none"
     skew = np.array([[2.0, 1.0], [0.0, 1.0]])  # rounding makes it a little unsymmetric
-    assert leading(skew, np.eye(2), 1)[:, 0] == pytest.approx(np.linalg.eigh((skew + skew.T) / 2)[1][:, 1] * np.sign(np.linalg.eigh((skew + skew.T) / 2)[1][:, 1].sum()))  # fmt: skip
+    assert leading(skew, np.eye(2), 1)[:, 0] == pytest.approx(
+        np.linalg.eigh((skew + skew.T) / 2)[1][:, 1]
+        * np.sign(np.linalg.eigh((skew + skew.T) / 2)[1][:, 1].sum())
+    )
 
 
 def test_features_of_histories_are_as_wide_as_they_say() -> None:
@@ -550,7 +570,11 @@ def test_an_audit_prints_a_row_for_every_client_and_its_notes(
     ]
     assert lines[3].split() == ["b", "5", "0.100", "0.050", "-100.000"]
     assert lines[4].startswith("labels: total variation") and lines[5] == "a: few"
-    assert lines[6] == "samples by label" and [line.split() for line in lines[7:10]] == [["client", "class", "0", "class", "1"], ["a", "1000", "200"], ["b", "0", "5"]]  # fmt: skip
+    assert lines[6] == "samples by label" and [line.split() for line in lines[7:10]] == [
+        ["client", "class", "0", "class", "1"],
+        ["a", "1000", "200"],
+        ["b", "0", "5"],
+    ]
     assert lines[10:] == ["warning: careful", f"verdict: {audits.SAID}"]
     assert (
         "digits: 1 client, 100 training samples"

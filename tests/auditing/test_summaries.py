@@ -1,4 +1,6 @@
-"""What clients send, and the directions that are found from it, against numpy on the data themselves."""
+"""What clients send, and the directions that are found from it, against numpy on the data
+themselves.
+"""
 
 from __future__ import annotations
 

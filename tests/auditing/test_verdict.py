@@ -146,7 +146,10 @@ def test_verdicts_on_real_digits(partition: str, dominant: str) -> None:
 
 def test_scaling_by_client_hides_shifts_and_is_said() -> None:
     draw = np.random.default_rng(0)
-    data = {name: (draw.normal(size=(200, 3)) * scale + shift, draw.integers(0, 2, 200)) for name, scale, shift in (("a", 1, 0), ("b", 1, 5), ("c", 3, 0), ("d", 1, -5))}  # fmt: skip
+    data = {
+        name: (draw.normal(size=(200, 3)) * scale + shift, draw.integers(0, 2, 200))
+        for name, scale, shift in (("a", 1, 0), ("b", 1, 5), ("c", 3, 0), ("d", 1, -5))
+    }
     dataset = eq.from_sites(data, columns=["p", "q", "r"])
     plain = eq.audit({"dataset": dataset, "workers": 0})
     hidden = eq.audit({"dataset": dataset, "data": {"normalise": "client"}, "workers": 0})

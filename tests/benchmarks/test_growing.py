@@ -1,4 +1,6 @@
-"""What the tables of methods and of growth rest on: runs stepped from outside are the same runs, and sizes are compared round by round."""
+"""What the tables of methods and of growth rest on: runs stepped from outside are the same runs,
+and sizes are compared round by round.
+"""
 
 from __future__ import annotations
 

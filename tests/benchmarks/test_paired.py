@@ -1,4 +1,6 @@
-"""Contenders that take turns: never two at work at once, the same round for all, and no difference called where there is only noise."""
+"""Contenders that take turns: never two at work at once, the same round for all, and no difference
+called where there is only noise.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +82,14 @@ def test_other_processes_of_a_contender_stand_still_too_while_others_play(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that waits for the next round may have others that would begin with it."""
-    restless = f"import time\nwhile True: print(time.monotonic(), file=open({str(tmp_path / 'stamps')!r}, 'a')); time.sleep(0.001)"
-    start = f"import subprocess\nif {{name!r}} == 'bound': subprocess.Popen([sys.executable, '-c', {restless!r}])\nmeter = Meter()"
+    restless = (
+        f"import time\nwhile True: print(time.monotonic(), file=open({str(tmp_path / 'stamps')!r}, "
+        "'a')); time.sleep(0.001)"
+    )
+    start = (
+        f"import subprocess\nif {{name!r}} == 'bound': subprocess.Popen([sys.executable, '-c', "
+        f"{restless!r}])\nmeter = Meter()"
+    )
     monkeypatch.setitem(globals(), "CONTENDER", CONTENDER.replace("meter = Meter()", start))
     found, diary = compete(tmp_path, monkeypatch, counted=4)
     assert not found.skipped

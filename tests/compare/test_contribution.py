@@ -1,4 +1,6 @@
-"""Contributions of hospitals: values of coalitions against runs of these alone, estimates, and stopping and continuing."""
+"""Contributions of hospitals: values of coalitions against runs of these alone, estimates, and
+stopping and continuing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Comparisons about other metrics than accuracy, about several, and about metrics that some clients do not have."""
+"""Comparisons about other metrics than accuracy, about several, and about metrics that some clients
+do not have.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,10 @@ def test_the_clients_without_a_value_are_named_in_a_sentence_and_nothing_is_warn
     ranked: Comparison, recwarn: pytest.WarningsRecorder
 ) -> None:
     again = opened([ranked.folder])
-    sentence = "natural, seed 1: auroc is undefined for client bo: its test data have one class; averages are over the other 3"
+    sentence = (
+        "natural, seed 1: auroc is undefined for client bo: its test data have one class; averages "
+        "are over the other 3"
+    )
     assert sentence in formats.explanation(ranked) and sentence in formats.explanation(again)
     assert again.entries[0].run.main.undefined == ["bo"]
     assert not recwarn.list
@@ -117,7 +122,9 @@ def test_several_metrics_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_a_setting_is_chosen_by_the_main_metric_in_its_direction(tmp_path: Path) -> None:
-    """With clients whose validation data have one class, too; a rate of almost nothing learns nothing."""
+    """With clients whose validation data have one class, too; a rate of almost nothing learns
+    nothing.
+    """
     for metric, better in (("loss", min), ("auroc", max)):
         result = compared(
             tmp_path / metric,

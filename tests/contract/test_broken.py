@@ -1,4 +1,4 @@
-"""Every check of the contract fails on a method that breaks it, and for the reason it was made for."""
+"""Every check of the contract fails on a method that breaks it, and for its own reason."""
 
 from __future__ import annotations
 
@@ -124,7 +124,9 @@ class FirstCountsMore(Method):
 
 @dataclass(frozen=True)
 class TrainsOnTestData(Method):
-    """Opens the functions behind its samples and adds a term over all data, those of tests among them."""
+    """Opens the functions behind its samples and adds a term over all data, those of tests among
+    them.
+    """
 
     def client(self, client: Client, down: Down) -> Up:
         x, y = (

@@ -1,4 +1,6 @@
-"""`check_method` makes every check on both networks, says by name what came of each, and fails in no other way."""
+"""`check_method` makes every check on both networks, says by name what came of each, and fails in
+no other way.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,10 @@ def test_a_network_that_the_method_refuses_is_skipped_with_its_sentence() -> Non
 def test_where_nothing_could_be_checked_nothing_has_passed(more: dict[str, Any]) -> None:
     with pytest.raises(
         ContractBroken,
-        match=r"no check of OnlyRegression could be made: (OnlyRegression needs numbers|no checks were selected)",
+        match=(
+            r"no check of OnlyRegression could be made: (OnlyRegression needs numbers|no checks "
+            r"were selected)"
+        ),
     ):
         check_method(OnlyRegression, **more)
 
@@ -135,7 +140,9 @@ def test_where_nothing_could_be_checked_nothing_has_passed(more: dict[str, Any])
 def test_parameters_and_compositions() -> None:
     with pytest.raises(
         TypeError,
-        match=r"Parametrised cannot be made without parameters .*check_method\(Parametrised\(...\)\)",
+        match=(
+            r"Parametrised cannot be made without parameters .*check_method\(Parametrised\(...\)\)"
+        ),
     ):
         check_method(Parametrised)
     for method in (Parametrised(0.1), compose(FedAvg(), weights=FedEquilibria())):

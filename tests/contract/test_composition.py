@@ -1,4 +1,7 @@
-"""Every sound pair of client side and weight rule, or client side and teacher beside it, runs; unsound ones are refused with a reason."""
+"""Every compatible pair of client side and weight rule, or of client side and companion, runs.
+
+Incompatible pairs are refused with a reason.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The tools of the contract's checks by themselves: what counts as the same, what a method could reach, and what each check asks for."""
+"""The tools of the contract's checks by themselves: what counts as the same, what a method could
+reach, and what each check asks for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps before a run begins: its folder, its configuration as text, its description, its cluster."""
+"""Steps before a run: its folder, its configuration as text, its description, its cluster."""
 
 from __future__ import annotations
 

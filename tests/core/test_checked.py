@@ -1,4 +1,6 @@
-"""What is checked before it is used: arrays, names in sentences, names of code, and YAML of strangers, each at its bounds."""
+"""What is checked before it is used: arrays, names in sentences, names of code, and YAML of
+strangers, each at its bounds.
+"""
 
 from __future__ import annotations
 
@@ -256,7 +258,10 @@ def test_a_file_may_name_what_is_allowed(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("mine2:Net", "other.place:Other", "other:Net", "sub.mine:Net"):
         with pytest.raises(
             NotAllowed,
-            match=rf"named by a file.* add --allow-import {name.partition(':')[0].partition('.')[0]} \(in Python",
+            match=(
+                rf"named by a file.* add --allow-import {name.partition(':')[0].partition('.')[0]} "
+                r"\(in Python"
+            ),
         ):
             some.check(name, "model")
     OWN.check("whatever.there.is:Net", "model")
@@ -480,13 +485,21 @@ def test_true_is_no_number(value: object, hint: object, fits: bool) -> None:
 
 
 def test_settings_that_are_numbers_refuse_underscores() -> None:
-    for values in ({"rounds": "1_0"}, {"training": {"lr": "1_0.5"}}, {"method": {"name": "fedprox", "mu": "1_0"}}):  # fmt: skip
+    for values in (
+        {"rounds": "1_0"},
+        {"training": {"lr": "1_0.5"}},
+        {"method": {"name": "fedprox", "mu": "1_0"}},
+    ):
         with pytest.raises(ValueError, match="expected a number, got '1_0"):
             experiment(values)
     assert experiment({"rounds": "10"}).rounds == 10
 
 
 def test_settings_that_are_numbers_refuse_true() -> None:
-    for values in ({"rounds": True}, {"training": {"lr": True}}, {"method": {"name": "fedprox", "mu": True}}):  # fmt: skip
+    for values in (
+        {"rounds": True},
+        {"training": {"lr": True}},
+        {"method": {"name": "fedprox", "mu": True}},
+    ):
         with pytest.raises(ValueError, match="expected a number, got true"):
             experiment(values)

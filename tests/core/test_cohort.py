@@ -1,4 +1,6 @@
-"""A round as the server sees it: who is asked, what of the replies counts, which files go, where the time went."""
+"""A round as the server sees it: who is asked, what of the replies counts, which files go, where
+the time went.
+"""
 
 from __future__ import annotations
 
@@ -270,7 +272,10 @@ def test_a_servers_state_that_is_not_finite_ends_the_run_by_the_name_of_the_entr
     check_finite(state, TRAINED, 3)
     with pytest.raises(
         RunError,
-        match=r"^round 3: own\.y in the server's state holds .*lower training\.lr \(now 0\.1\) or set training\.clip=1",
+        match=(
+            r"^round 3: own\.y in the server's state holds .*lower training\.lr \(now 0\.1\) or "
+            r"set training\.clip=1"
+        ),
     ):
         check_finite(state.with_(own=PerClient({}, {"y": float("inf")})), TRAINED, 3)
 
@@ -336,9 +341,14 @@ def test_a_client_works_on_its_last_accepted_state_and_keeps_the_committed_one()
     old, new = StateRef("aa-r1a0x1", 1, "0"), StateRef("aa-r2a1x1", 1, "1")
     all_of_them.committed = {"a": old}
     down = Down(x=1)
-    first, second, third = (all_of_them.request(*one, exchange=2, large=True) for one in (
-        ("a", "client", down, {}), ("a", "client", down, {"a": new}), ("b", "client", down, {"a": new}),
-    ))  # fmt: skip
+    first, second, third = (
+        all_of_them.request(*one, exchange=2, large=True)
+        for one in (
+            ("a", "client", down, {}),
+            ("a", "client", down, {"a": new}),
+            ("b", "client", down, {"a": new}),
+        )
+    )
     assert (first.state, first.committed) == (("aa-r1a0x1", "0"), "aa-r1a0x1")
     assert (second.state, second.committed) == (("aa-r2a1x1", "1"), "aa-r1a0x1")
     assert (third.state, third.committed) == (None, None)

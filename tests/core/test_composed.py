@@ -1,4 +1,6 @@
-"""A composition is a method like any other: a frozen dataclass that compares, is changed and runs, whatever its base's round does."""
+"""A composition is a method like any other: a frozen dataclass that compares, is changed and runs,
+whatever its base's round does.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +140,9 @@ def test_every_part_checks_the_task(whole: Method, tmp_path: Path) -> None:
 
 
 def test_a_grid_over_a_composition_of_a_notebook(tmp_path: Path) -> None:
-    """Classes that only this process knows are changed as objects: parameters of the base, and of a guest behind the name of its slot."""
+    """Classes that only this process knows are changed as objects: parameters of the base, and of a
+    guest behind the name of its slot.
+    """
 
     @dataclass(frozen=True)
     class Mine(FedProx):
@@ -191,7 +195,9 @@ def test_as_plain_data_and_back() -> None:
 
 @dataclass(frozen=True)
 class Twice(FedAvg):
-    """More exchanges than one, of its own kind, around the default round; its state is made anew in every round."""
+    """More exchanges than one, of its own kind, around the default round; its state is made anew in
+    every round.
+    """
 
     def setup(self, server: Server, state: State, everyone: Cohort) -> State:
         everyone.run(self.hello, each=lambda client: self.deliver(server, state, client))
@@ -273,7 +279,9 @@ def test_a_base_that_makes_its_state_anew_loses_no_guest(tmp_path: Path) -> None
 
 
 def test_inputs_delivered_to_each_client_are_those_it_is_measured_with(tmp_path: Path) -> None:
-    """One test set for all, and one model: what a client scores on it depends on its own inputs, and nobody scores for all."""
+    """One test set for all, and one model: what a client scores on it depends on its own inputs,
+    and nobody scores for all.
+    """
     data = {"split": (0.6, 0.2, 0.2), "partition": "natural", "test": "global"}
     whole = played(
         settings(compose(FedAvg(), inputs=Centred()), data=data), tmp_path / "run", apart()
@@ -366,7 +374,8 @@ class Learning(Shifted):
         (
             FedAvg(),
             {"weights": FedProx()},
-            r"weights=FedProx\(\) on FedAvg\(\): its weight rule is inherited from FedAvg; give FedAvg",
+            r"weights=FedProx\(\) on FedAvg\(\): its weight rule is inherited from FedAvg; give "
+            r"FedAvg",
         ),
         (FedAvg(), {"weights": FedAvgM()}, "inherited from FedAvg; give FedAvg"),
         (FedProx(), {"weights": Claiming()}, "inherited from Method; give FedAvg"),
@@ -385,7 +394,8 @@ class Learning(Shifted):
         (
             Judging(),
             {"inputs": Shifted()},
-            "Judging measures models on validation data at the server, where inputs are not changed",
+            "Judging measures models on validation data at the server, where inputs are not "
+            "changed",
         ),
         (
             FedAvg(),

@@ -124,11 +124,13 @@ def network(name: str) -> Model:
         "convolution with reflection": wrap(convolution(padding=1, padding_mode="reflect")),
         "convolution with a padding by name": wrap(convolution(padding="same")),
         "convolution without bias": wrap(convolution(padding=1, bias=False)),
-        "dropout": wrap(nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Dropout(), nn.Linear(5, 3))),
+        "dropout": wrap(
+            nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Dropout(), nn.Linear(5, 3))
+        ),
         "no bias": wrap(nn.Sequential(nn.Flatten(), nn.Linear(16, 3, bias=False))),
         "two layers without ReLU": wrap(nn.Sequential(nn.Linear(16, 4), nn.Linear(4, 3))),
         "ReLU at the end": wrap(nn.Sequential(nn.Linear(16, 3), nn.ReLU())),
-    }  # fmt: skip
+    }
     return Model(nets[name], "model")
 
 

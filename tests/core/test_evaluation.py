@@ -12,7 +12,9 @@ from tests.helpers.runs import played, settings, sites
 
 
 def test_distances_between_client_and_global_models_in_both_spaces(tmp_path: Path) -> None:
-    """After one round a client's uploaded model is its Standalone model: the distances can be taken from outside."""
+    """After one round a client's uploaded model is its Standalone model: the distances can be taken
+    from outside.
+    """
     together = played(
         settings("fedavg", rounds=1, evaluation={"distances": True}), tmp_path / "together"
     )
@@ -77,7 +79,10 @@ def test_the_model_right_after_local_training_is_measured_on_request(tmp_path: P
 
 
 def test_bfloat16_is_tried_before_it_is_used(tmp_path: Path) -> None:
-    """Where the machine can do it, training runs and differs a little from float32; elsewhere it is refused with a sentence."""
+    """Where the machine can do it, training runs and differs a little from float32.
+
+    Elsewhere it is refused with a sentence.
+    """
     try:
         half = played(
             settings("fedavg", training={"lr": 0.05, "batch": 5, "precision": "bfloat16"}),

@@ -263,13 +263,42 @@ def test_settings_are_taken_up_to_their_bounds(
 def test_what_is_not_said_has_these_values() -> None:
     found = flat(eq.Experiment().model_dump(mode="json"))
     expected = {
-        "model": "auto", "models": {}, "method.name": "fedavg", "rounds": 50, "seed": 0, "workers": None, "device": "cpu", "keep": 2, "memory": 512, "budget": None,
-        "participation.fraction": 1.0, "participation.number": None, "participation.availability": 1.0, "participation.floor": 1, "participation.tries": 3,
-        "participation.deadline": 3600.0, "participation.script": {}, "faults.dropout": 0.0, "faults.corrupt": 0.0, "faults.corruption": "nan", "faults.stragglers": 0.0,
-        "faults.slowdown": 10.0, "faults.deadline": None, "faults.script": [], "evaluation.every": 1, "evaluation.clients": "all",
-        "evaluation.splits": ["validation", "test"], "evaluation.metrics": [], "evaluation.main": None, "evaluation.after_local": False, "evaluation.curves": True,
-        "evaluation.no_curves": [], "evaluation.distances": False, "evaluation.group_minimum": 10, "evaluation.threshold": 50,
-    }  # fmt: skip
+        "model": "auto",
+        "models": {},
+        "method.name": "fedavg",
+        "rounds": 50,
+        "seed": 0,
+        "workers": None,
+        "device": "cpu",
+        "keep": 2,
+        "memory": 512,
+        "budget": None,
+        "participation.fraction": 1.0,
+        "participation.number": None,
+        "participation.availability": 1.0,
+        "participation.floor": 1,
+        "participation.tries": 3,
+        "participation.deadline": 3600.0,
+        "participation.script": {},
+        "faults.dropout": 0.0,
+        "faults.corrupt": 0.0,
+        "faults.corruption": "nan",
+        "faults.stragglers": 0.0,
+        "faults.slowdown": 10.0,
+        "faults.deadline": None,
+        "faults.script": [],
+        "evaluation.every": 1,
+        "evaluation.clients": "all",
+        "evaluation.splits": ["validation", "test"],
+        "evaluation.metrics": [],
+        "evaluation.main": None,
+        "evaluation.after_local": False,
+        "evaluation.curves": True,
+        "evaluation.no_curves": [],
+        "evaluation.distances": False,
+        "evaluation.group_minimum": 10,
+        "evaluation.threshold": 50,
+    }
     assert {
         key: value for key, value in found.items() if not key.startswith(("data.", "training."))
     } == expected
@@ -312,12 +341,22 @@ def test_sentences_name_their_key_once_and_the_value_once() -> None:
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"models": {"a@b": "mlp"}}, "models: expected names without @, got 'a@b'; 'a-b', say"),
         ({"model": {"name": 3}}, "model.name: expected text, got 3"),
-        ({"models": {"m": {"name": "mlp", "clients": {"7": 3}}}}, "models.m.clients.7: expected a name, a mapping"),
+        (
+            {"models": {"m": {"name": "mlp", "clients": {"7": 3}}}},
+            "models.m.clients.7: expected a name, a mapping",
+        ),
         ({"device": "gpu"}, "device: expected cpu, cuda or cuda:1, say, got 'gpu'"),
-        ({"keep": "x"}, "keep: Input should be a valid integer, unable to parse string as an integer, got 'x'"),
+        (
+            {"keep": "x"},
+            "keep: Input should be a valid integer, unable to parse string as an integer, got 'x'",
+        ),
         ({"zzz": 1}, "zzz: unknown key. Known here: data, model"),
-        ({"participation": {"script": {"1": {"clients": [], "attemt": 1}}}}, "participation.script.1.attemt: unknown key; did you mean participation.script.1.attempt? Known here: clients, attempt"),
-    )  # fmt: skip
+        (
+            {"participation": {"script": {"1": {"clients": [], "attemt": 1}}}},
+            "participation.script.1.attemt: unknown key; did you mean "
+            "participation.script.1.attempt? Known here: clients, attempt",
+        ),
+    )
     for config, sentence in cases:
         with pytest.raises(ConfigurationError) as caught:
             experiment(config)
@@ -411,7 +450,10 @@ def test_what_does_not_fit_is_refused_before_round_1(
 def test_a_method_of_classes_refuses_numbers() -> None:
     with pytest.raises(
         ConfigurationError,
-        match="FedLsa works on classes, but the task is regression; choose another method or a label of classes",
+        match=(
+            "FedLsa works on classes, but the task is regression; choose another method or a label "
+            "of classes"
+        ),
     ):
         prepared(Task("regression", (4,), 1), method="fedlsa")
     prepared(method="fedlsa")

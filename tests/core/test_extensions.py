@@ -130,7 +130,7 @@ def test_a_name_of_two_packages_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_a_package_that_announces_a_module_adds_no_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier versions asked for such an entry point, which only allows files to name code there."""
+    """Earlier versions needed such an entry point; it only allows files to name code there."""
     with installed(
         monkeypatch, tmp_path, "old", {}, {"equipoise.methods": {"old": "old_addon.methods"}}
     ):
@@ -422,7 +422,10 @@ def test_facts_of_a_metric_in_a_strangers_run_are_checked(tmp_path: Path) -> Non
         {"evil": {"higher_is_better": True, "unit": "%", "needs": "classes", "function": "os:x"}},
         ["evil"],
     ):
-        code = "import json, sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute(\"insert or replace into meta values ('metrics', ?)\", [sys.argv[2]]); d.commit()"
+        code = (
+            'import json, sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute("insert or '
+            "replace into meta values ('metrics', ?)\", [sys.argv[2]]); d.commit()"
+        )
         subprocess.run(
             [sys.executable, "-c", code, str(folder / "run.db"), yaml_json(wrong)], check=True
         )
@@ -469,7 +472,10 @@ def test_a_model_that_fails_for_some_samples_does_not_break_the_list(
 ) -> None:
     from equipoise.models.listing import listed
 
-    text = "from torch import nn\ndef third(task):\n    return nn.Sequential(nn.Flatten(), nn.Linear(task.shape[2] * 784 // task.shape[2], 10))\n"
+    text = (
+        "from torch import nn\ndef third(task):\n    return nn.Sequential(nn.Flatten(), "
+        "nn.Linear(task.shape[2] * 784 // task.shape[2], 10))\n"
+    )
     points = {"equipoise.models": {"third": "third_addon:third"}}
     with installed(monkeypatch, tmp_path, "thirds", {"third_addon.py": text}, points):
         (row,) = listed(["third"])

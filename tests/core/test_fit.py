@@ -166,7 +166,9 @@ def test_models_on_one_batch_see_each_others_outputs_and_detached_ones_carry_no_
 
 @pytest.mark.parametrize("models", [1, 2])
 def test_optimiser_memory_is_given_and_returned(models: int) -> None:
-    """Two fits of four steps with memory are the eight steps of torch's optimiser over the same batches."""
+    """Two fits of four steps with memory are the eight steps of torch's optimiser over the same
+    batches.
+    """
     client = worker(bench(momentum=0.9, lr=0.05))
     nets = [client.load(None) for _ in range(models)]
     reference = client.load(None)

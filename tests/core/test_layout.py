@@ -1,4 +1,6 @@
-"""The house: which package may import which, how many modules lie at the root, and that the map names every room."""
+"""The house: which package may import which, how many modules lie at the root, and that the map
+names every room.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tests.helpers.package_order import ORDER
 SOURCE = Path(__file__).parents[2] / "src"
 ROOT = SOURCE / "equipoise"
 
-# Imports inside functions, all of them for the time that a command takes to start: whoever may have some, and why.
+# Imports inside functions, all of them for the time that a command takes to start: whoever may have
+# some, and why.
 LATE = {
     "equipoise.cli": "a command imports torch if it needs it, and help never does",
     "equipoise.runs.run": "tables of a run are read without torch",
@@ -44,7 +47,9 @@ MODULES = modules()
 
 
 def imported(path: Path, name: str, known: dict[str, Path]) -> Iterator[tuple[str, bool]]:
-    """Every module of ours that a file imports, also for the type checker and inside functions (True)."""
+    """Every module of ours that a file imports, also for the type checker and inside functions
+    (True).
+    """
 
     def walk(node: ast.AST, inside: bool) -> Iterator[tuple[str, bool]]:
         for child in ast.iter_child_nodes(node):

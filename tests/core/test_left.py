@@ -101,7 +101,10 @@ def test_a_folder_of_sites_is_predicted_site_by_site_unless_a_client_is_named(
     (tmp_path / "sites").mkdir()
     with pytest.raises(
         RunError,
-        match="sites holds no site files; give a CSV, NPZ or Parquet file, or a folder with one per site",
+        match=(
+            "sites holds no site files; give a CSV, NPZ or Parquet file, or a folder with one per "
+            "site"
+        ),
     ):
         predictions(Guessing(), tmp_path / "sites")
     (tmp_path / "sites" / "ada.csv").write_text("1 2")
@@ -308,7 +311,10 @@ def test_what_cannot_be_rebuilt_in_a_worker_runs_in_process_unless_workers_are_a
     if refused:
         with pytest.raises(
             ConfigurationError,
-            match="workers: expected 0 because its model is a Python object and cannot be rebuilt in a worker process, got 1",
+            match=(
+                "workers: expected 0 because its model is a Python object and cannot be rebuilt in "
+                "a worker process, got 1"
+            ),
         ):
             _pool(wanted)
     else:

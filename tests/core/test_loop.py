@@ -1,4 +1,6 @@
-"""The loop over rounds with nobody behind it: where it begins, which attempts count, what is committed and who is told."""
+"""The loop over rounds without clients: where it begins, which attempts count, what is committed
+and which callbacks are called.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, Record, State, Up, write
 from equipoise.runtime.messages import Reply, Request, StateRef, state_file, state_name
 from equipoise.server import Server, ServerData
-from equipoise.storage.files import digest, place
+from equipoise.storage.files import digest, writable_path
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.task import Task
 from equipoise.transports.base import Monitor
@@ -244,7 +246,10 @@ def test_an_end_that_nobody_answers_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     play.transport.silent = {(4, 0, client) for client in "abc"}
     with pytest.raises(
         RunError,
-        match=r"^Ending could not be finished after the last round: 0 of 3 replies counted; `equipoise resume run` asks again$",
+        match=(
+            r"^Ending could not be finished after the last round: 0 of 3 replies counted; "
+            r"`equipoise resume run` asks again$"
+        ),
     ):
         play.loop.run()
     assert not play.committed and not play.store.sweeps
@@ -257,7 +262,10 @@ def test_a_setup_that_not_all_answer_says_so(monkeypatch: pytest.MonkeyPatch) ->
     play.transport.silent = {(0, 0, "b")}
     with pytest.raises(
         RunError,
-        match=r"^Counting could not be set up before round 1: every client has to answer, .*; when all are there, `equip",
+        match=(
+            r"^Counting could not be set up before round 1: every client has to answer, .*; when "
+            r"all are there, `equip"
+        ),
     ):
         play.loop.run()
     assert not play.committed
@@ -278,7 +286,10 @@ def test_an_attempt_without_enough_replies_leaves_no_files_and_is_repeated(
     play.transport.silent = {(1, 0, "a"), (1, 1, "b")}
     with pytest.raises(
         RunError,
-        match=r"^round 1 was given up 2 times: 2 of 3 replies counted, 3 needed; .* of client 'b': gone; then",
+        match=(
+            r"^round 1 was given up 2 times: 2 of 3 replies counted, 3 needed; .* of client 'b': "
+            r"gone; then"
+        ),
     ):
         play.loop.run()
 
@@ -312,7 +323,7 @@ def test_a_round_without_any_client_and_one_that_loses_too_many_are_given_up(
             for _ in range(2):
                 try:
                     state = super().round(server, state, cohort)
-                except Exception:  # a method that goes on with what it has
+                except Exception:  # a method that continues with what it has
                     return state
             return state
 
@@ -347,9 +358,9 @@ def test_what_happened_where_belongs_to_the_next_round(monkeypatch: pytest.Monke
         found.append((record.round, record.seconds.get("joined@node")))
 
     play = Play(monkeypatch, Counting(), callbacks=[Calling(on_round=seen)])
-    play.monitor.by_place["joined@node"] = 2
+    play.monitor.by_location["joined@node"] = 2
     play.loop.run()
-    assert found == [(1, 2), (2, None), (3, None)] and not play.monitor.by_place
+    assert found == [(1, 2), (2, None), (3, None)] and not play.monitor.by_location
 
 
 # What is kept.
@@ -360,7 +371,7 @@ def test_a_commit_keeps_the_round_and_a_restart_finds_it(keeps: str, tmp_path: P
     store = Store.create(tmp_path / "run", "", {})
     names = {client: state_name(client, 1, 0, 1) for client in "ab"}
     for name in names.values():
-        write(Record(x=1), place(store.files, state_file(name)))
+        write(Record(x=1), writable_path(store.files, state_file(name)))
     kept = {
         client: StateRef(
             name,
@@ -418,7 +429,9 @@ def test_a_commit_keeps_the_round_and_a_restart_finds_it(keeps: str, tmp_path: P
     fresh.transport.keeps = other
     with pytest.raises(
         RunError,
-        match=f"lie at the {keeps}, and this transport keeps them at the {other}; resume the run over",
+        match=(
+            f"lie at the {keeps}, and this transport keeps them at the {other}; resume the run over"
+        ),
     ):
         restored(store, fresh)
     store.close()

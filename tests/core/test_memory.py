@@ -1,4 +1,7 @@
-"""An optimiser's memory that was saved and read back goes on as if nothing had happened: held to torch.optim on every model of the zoo."""
+"""An optimiser whose state was saved and read back continues without a difference.
+
+Every built-in model is compared with torch.optim.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ from equipoise.models import names
 from equipoise.records import Record, read, write
 from equipoise.tree import Tree
 
-EPS = 1e-3  # with less, Adam takes whole steps along gradients that are nothing but rounding (a bias in front of a batch norm)
+# with less, Adam takes whole steps along gradients that are nothing but rounding (a bias in front
+# of a batch norm)
+EPS = 1e-3
 OPTIMISERS: dict[str, tuple[dict[str, Any], Callable[..., torch.optim.Optimizer]]] = {
     "sgd": ({"momentum": 0.9, "lr": 0.02}, lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9)),
     "adam": (
@@ -72,9 +77,12 @@ def at_work(model: Any, training: dict[str, Any]) -> Client:
         x[:, 1:, 0] = draw.integers(0, 5, (SAMPLES, 5))
     data = eq.from_arrays(x, np.arange(SAMPLES) % 3)
     wanted = eq.Experiment(
-        dataset=data, data={"partition": "iid", "clients": 1, "split": (1.0, 0.0, 0.0)}, model=model,
-        training={"batch": BATCH, "steps": STEPS, **training}, workers=0,
-    )  # fmt: skip
+        dataset=data,
+        data={"partition": "iid", "clients": 1, "split": (1.0, 0.0, 0.0)},
+        model=model,
+        training={"batch": BATCH, "steps": STEPS, **training},
+        workers=0,
+    )
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     return Client(prepare(wanted, federation.task, federation.ids, federation)[0], "0", 1, 1, {})
 
@@ -95,7 +103,9 @@ def by_torch(
     optimiser: Callable[..., torch.optim.Optimizer],
     hook: Callable[[str, Tensor], Tensor] | None,
 ) -> dict[str, Tensor]:
-    """The same steps in one uninterrupted training: a plain loop with torch's own optimiser, which pairs entries and not memory."""
+    """The same steps in one uninterrupted training: a plain loop with torch's own optimiser, which
+    pairs entries and not memory.
+    """
     net = client._bench._factory("model")()
     net.load_state_dict(dict(client.initial("model")))
     net = _as_trained(net, client)
@@ -117,7 +127,9 @@ def by_torch(
 
 
 def _as_trained(net: nn.Module, client: Client) -> nn.Module:
-    """In the layout that our convolutions use: their gradients then agree, but for what the kernels of a step round."""
+    """In the layout that our convolutions use: their gradients then agree, but for what the kernels
+    of a step round.
+    """
     images = len(client.task.shape) == 3 and any(
         isinstance(part, nn.Conv2d) for part in net.modules()
     )
@@ -125,7 +137,9 @@ def _as_trained(net: nn.Module, client: Client) -> nn.Module:
 
 
 def assert_as_torch(found: dict[str, Tensor], expected: dict[str, Tensor], start: Tree) -> None:
-    """Apart by no more than a hundredth of the way that was gone, over all trained entries together and within each large one."""
+    """Apart by no more than a hundredth of the way that was gone, over all trained entries together
+    and within each large one.
+    """
     apart = {name: float((found[name] - expected[name]).double().norm()) for name in start.trained}
     gone = {name: float((expected[name] - start[name]).double().norm()) for name in start.trained}
     assert sum(gone.values()) > 0
@@ -160,7 +174,9 @@ def test_fit_save_load_fit_is_one_uninterrupted_training(
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @pytest.mark.parametrize("order", ["gradient first", "own first"])
 def test_a_hook_may_add_in_any_order(order: str, optimiser: str, tmp_path: Path) -> None:
-    """A tree's entries are contiguous and gradients of convolutions are not: whichever stands first decides the layout of their sum."""
+    """A tree's entries are contiguous and gradients of convolutions are not: whichever stands first
+    decides the layout of their sum.
+    """
     training, reference = OPTIMISERS[optimiser]
     client = at_work("cnn", training)
     z = client.initial("model").apply(
@@ -178,15 +194,20 @@ def test_a_hook_may_add_in_any_order(order: str, optimiser: str, tmp_path: Path)
 
 
 def test_fedekd_on_convolutions_trains_its_private_model_as_torch_does(tmp_path: Path) -> None:
-    """Three rounds of FedeKD without distillation are one uninterrupted Adam over the same batches."""
+    """Three rounds of FedeKD without distillation equal one run of Adam over the same batches."""
     draw = np.random.Generator(np.random.PCG64(0))
     x = draw.standard_normal((24, 1, 8, 8)).astype(np.float32)
     data = eq.from_sites({"a": (x[:12], np.arange(12) % 3), "b": (x[12:], np.arange(12) % 3)})
     wanted = eq.Experiment(
-        dataset=data, data={"partition": "natural", "split": (1.0, 0.0, 0.0)}, model={"name": "cnn", "width": 3, "hidden": 5},
-        method={"name": "fedekd", "lambda_kd": 0}, training={"optimiser": "adam", "lr": 0.001, "eps": EPS, "batch": 5, "keep_optimiser": True},
-        rounds=3, workers=0, evaluation={"splits": ["train"]},
-    )  # fmt: skip
+        dataset=data,
+        data={"partition": "natural", "split": (1.0, 0.0, 0.0)},
+        model={"name": "cnn", "width": 3, "hidden": 5},
+        method={"name": "fedekd", "lambda_kd": 0},
+        training={"optimiser": "adam", "lr": 0.001, "eps": EPS, "batch": 5, "keep_optimiser": True},
+        rounds=3,
+        workers=0,
+        evaluation={"splits": ["train"]},
+    )
     run = eq.run(wanted, tmp_path / "run")
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     bench, _ = prepare(wanted, federation.task, federation.ids, federation)

@@ -68,7 +68,8 @@ class NoDataclass(Method):
         (Misspelt(), r"Misspelt\.weight is never called; did you mean weights\?"),
         (
             NoDataclass(),
-            r"NoDataclass has the parameter 'mu' but is no dataclass.*write @dataclass\(frozen=True\)",
+            r"NoDataclass has the parameter 'mu' but is no dataclass.*write "
+            r"@dataclass\(frozen=True\)",
         ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Method) else "",
@@ -105,7 +106,10 @@ def test_a_server_state_that_is_not_finite_ends_the_run_in_that_round(
 ) -> None:
     with pytest.raises(
         RunError,
-        match=rf"round 2: {entry} in the server's state .* not finite.*lower training\.lr \(now 0\.1\)",
+        match=(
+            rf"round 2: {entry} in the server's state .* not finite.*lower training\.lr \(now "
+            r"0\.1\)"
+        ),
     ):
         run(DivergesAtTheServer(where), tmp_path / "run", rounds=4)
     assert eq.Run(tmp_path / "run").last_round == 1
@@ -144,7 +148,10 @@ def test_a_round_in_which_all_replies_were_refused_names_the_first_and_its_reaso
     caplog.set_level(logging.ERROR)
     with pytest.raises(
         RunError,
-        match="round 1 was given up 3 times: 0 of 4 replies counted.*of client '0': score is nan: not finite",
+        match=(
+            "round 1 was given up 3 times: 0 of 4 replies counted.*of client '0': score is nan: "
+            "not finite"
+        ),
     ) as raised:
         run(AllDiverge(), tmp_path / "run")
     assert "participation.floor" not in str(raised.value)
@@ -163,7 +170,10 @@ class StrictSetup(Method):
 def test_a_strict_exchange_broken_in_the_setup_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(
         RunError,
-        match=r"StrictSetup could not be set up before round 1: every client has to answer, and 1 of 4 did not; the first, '1': score is nan",
+        match=(
+            r"StrictSetup could not be set up before round 1: every client has to answer, and 1 of "
+            r"4 did not; the first, '1': score is nan"
+        ),
     ):
         run(StrictSetup(), tmp_path / "run")
 

@@ -1,4 +1,6 @@
-"""Models into a run and out of it: several, one's own, per client; as modules, files and predictions."""
+"""Models into a run and out of it: several, one's own, per client; as modules, files and
+predictions.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,10 @@ def test_models_come_out_as_modules(tmp_path: Path, method: str) -> None:
             assert_equal(run.model("personal", client=client).state_dict(), state["local"])
         with pytest.raises(
             RunError,
-            match="model 'personal' belongs to a client; say which with --client .in Python client=., 'ada', say",
+            match=(
+                "model 'personal' belongs to a client; say which with --client .in Python "
+                "client=., 'ada', say"
+            ),
         ):
             run.model("personal")
         with pytest.raises(RunError, match=r"no client 'zoe' in .*; it has ada, bo, cy, di"):
@@ -202,7 +207,9 @@ def test_predictions_are_the_models(tmp_path: Path) -> None:
 
 
 def test_predictions_of_a_table_use_the_scaling_of_the_client(tmp_path: Path) -> None:
-    """A regression on two sites whose column has another scale at each: the same prepared value, the same prediction."""
+    """A regression on two sites whose column has another scale at each: the same prepared value,
+    the same prediction.
+    """
     (tmp_path / "sites").mkdir()
     for name, scale in (("near", 1.0), ("far", 100.0)):
         lines = [f"{scale * k},{k / 7 + 0.05}" for k in range(30)]

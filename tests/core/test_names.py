@@ -1,4 +1,6 @@
-"""Names of clients and labels: which are taken, and that what they hold is text wherever it is shown."""
+"""Names of clients and labels: which are taken, and that what they hold is text wherever it is
+shown.
+"""
 
 from __future__ import annotations
 

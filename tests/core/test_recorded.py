@@ -1,4 +1,6 @@
-"""What a run records is what happened: rows of the shared test set, repeated rounds, client state, seconds, precision."""
+"""What a run records is what happened: rows of the shared test set, repeated rounds, client state,
+seconds, precision.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ from tests.helpers.runs import everything, played, settings, sites
 def test_rows_of_a_shared_test_set_of_many_requests_are_those_of_one_pass(
     workers: int, tmp_path: Path
 ) -> None:
-    """The global model is measured once, for all; a personal one by its owner; both on all samples, however they are cut."""
+    """The global model is measured once, for all; a personal one by its owner; both on all samples,
+    however they are cut.
+    """
     data = {"split": (0.1, 0.1, 0.8), "partition": "natural", "test": "global"}
     grown = {
         name: (x + 0.9 * np.random.default_rng(1).normal(size=x.shape), y)
@@ -173,7 +177,10 @@ def test_a_deleted_entry_of_the_state_stays_deleted(transport: str | None, tmp_p
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_phases_of_a_round_are_parts_of_its_time(workers: int, tmp_path: Path) -> None:
-    """At least 0 each, and together no more than passed between the rounds; slow clients, measuring and refusals are in it."""
+    """At least 0 each, and together no more than passed between the rounds.
+
+    Slow clients, measuring and refusals are in it.
+    """
     moments: list[float] = []
     watch = Calling(
         on_start=lambda start: moments.append(time.perf_counter()),
@@ -207,7 +214,9 @@ def test_phases_of_a_round_are_parts_of_its_time(workers: int, tmp_path: Path) -
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_loss_receives_full_precision_under_bfloat16(several: bool) -> None:
-    """The network works in bfloat16, its outputs are float32 when they reach the loss, and so is the loss."""
+    """The network works in bfloat16, its outputs are float32 when they reach the loss, and so is
+    the loss.
+    """
     _try_bfloat16("cpu")
     bench, _ = bench_of(
         settings("fedavg", "cnn", training={"lr": 0.05, "batch": 5, "precision": "bfloat16"}),

@@ -350,14 +350,24 @@ class Size(enum.StrEnum):
 
 
 def test_what_is_recorded_is_what_arrives(tmp_path: Path) -> None:
-    """Whatever the transport: bare values of enumerations, no gradients, no strides, no live parameters, not even frozen ones."""
+    """Whatever the transport: bare values of enumerations, no gradients, no strides, no live
+    parameters, not even frozen ones.
+    """
     frozen = nn.Parameter(torch.ones(2), requires_grad=False)
     turned = torch.arange(6.0).reshape(2, 3).T
     live = nn.Linear(2, 1)
     record = Up(
-        colour=Colour.RED, size=Size.SMALL, text=np.str_("t"), frozen=frozen, turned=turned, negative=torch.tensor([1 + 2j]).conj().imag,
-        big=np.array([1.5, 2.5], ">f8"), scalar=np.array(2.5), tree=Tree({"t": turned, "w": live.weight}), again=Tree({"w": torch.ones(1)}),
-    )  # fmt: skip
+        colour=Colour.RED,
+        size=Size.SMALL,
+        text=np.str_("t"),
+        frozen=frozen,
+        turned=turned,
+        negative=torch.tensor([1 + 2j]).conj().imag,
+        big=np.array([1.5, 2.5], ">f8"),
+        scalar=np.array(2.5),
+        tree=Tree({"t": turned, "w": live.weight}),
+        again=Tree({"w": torch.ones(1)}),
+    )
     with torch.no_grad():
         frozen.zero_()
         live.weight.zero_()
@@ -433,7 +443,8 @@ STRUCTURES = {
         "no whole record",
     ),
     "a tree named twice": (
-        '{"$record": "Up", "values": {"x": {"$tensor": 0}, "y": {"$tree": "m", "entries": {"w": 0}, "untrained": []}}}',
+        '{"$record": "Up", "values": {"x": {"$tensor": 0}, "y": {"$tree": "m", "entries": {"w": '
+        '0}, "untrained": []}}}',
         "no whole record",
     ),
     "a tensor that is not there": (

@@ -30,7 +30,9 @@ DATA = {"name": "digits", "partition": "iid", "clients": 4, "test": "global"}
 
 @dataclass(frozen=True)
 class OwnDelivery(Method):
-    """Client 0 is delivered the trained model, every other the initial one: under the name that FedAvg uses."""
+    """Client 0 is delivered the trained model, every other the initial one: under the name that
+    FedAvg uses.
+    """
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
         return Down(model=state.model if client_id == "0" else server.initial())
@@ -305,7 +307,9 @@ def test_the_server_measures_on_its_validation_data(tmp_path: Path) -> None:
 def test_no_validation_samples_are_refused_before_round_1(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError,
-        match="NeedsValidation measures models on validation data at the server, and there are none",
+        match=(
+            "NeedsValidation measures models on validation data at the server, and there are none"
+        ),
     ):
         eq.run(
             experiment(NeedsValidation(), data={**DATA, "split": (0.8, 0.0, 0.2)}), tmp_path / "run"

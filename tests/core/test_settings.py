@@ -1,4 +1,6 @@
-"""What a user gets who says nothing: defaults and bounds of every setting. A change here changes runs, and belongs into CHANGELOG.md.
+"""What a user gets who says nothing: defaults and bounds of every setting.
+
+A change here changes runs, and belongs into CHANGELOG.md.
 
 python -m tests.core.test_settings > tests/core/settings.yaml
 """

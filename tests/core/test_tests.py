@@ -1,4 +1,6 @@
-"""The tests' own house: one package, helpers in one place, names that do not say their folder again."""
+"""The tests' own house: one package, helpers in one place, names that do not say their folder
+again.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-APART = "mutation"  # a tool that runs the suite in copies of the tree: it must not be imported as a part of it
+# a tool that runs the suite in copies of the tree: it must not be imported as a part of it
+APART = "mutation"
 FILES = [path for path in TESTS.rglob("*.py") if APART not in path.relative_to(TESTS).parts]
 
 

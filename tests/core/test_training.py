@@ -53,7 +53,9 @@ def loss(net: nn.Module, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_steps_are_those_of_torch_also_when_interrupted(name: str) -> None:
-    """Half of the steps by one stepper, half by another that is given the first one's memory, through the wire."""
+    """Half of the steps by one stepper, half by another that is given the first one's memory,
+    through the wire.
+    """
     given, kind, options = SETTINGS[name]
     ours, x = problem()
     theirs, _ = problem()

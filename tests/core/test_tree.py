@@ -124,7 +124,9 @@ def test_an_empty_place_does_not_change_the_rest_and_a_zero_share_is_not_read() 
 
 
 def test_sums_run_in_blocks_of_sixteen_places() -> None:
-    """A worker may sum its block alone: the whole is the sum of the blocks' sums, bit for bit, also with places left empty."""
+    """A worker may sum its block alone: the whole is the sum of the blocks' sums, bit for bit, also
+    with places left empty.
+    """
     draw = torch.Generator().manual_seed(1)
     numbers = torch.randn(37, 50, generator=draw, dtype=torch.float64)
     trees: list[Tree | None] = [Tree({"w": row}) for row in numbers]
@@ -283,7 +285,11 @@ def test_tensors_in_a_file_are_a_mapping(tmp_path: Path) -> None:
 
 def test_mixing_a_model_with_a_difference_names_the_entry_and_the_remedy() -> None:
     model, step = tree(5, 7), tree(5, 7) - tree(1, 2)
-    for mix in (lambda: combine([model, step], [0.5, 0.5]), lambda: model + Tree({}), lambda: gram([model, Tree({})])):  # fmt: skip
+    for mix in (
+        lambda: combine([model, step], [0.5, 0.5]),
+        lambda: model + Tree({}),
+        lambda: gram([model, Tree({})]),
+    ):
         with pytest.raises(ValueError, match=r"without '\w+'.*\.with_rest\(model\.rest\)"):
             mix()
     combine([model, step.with_rest(model.rest)], [0.5, 0.5])

@@ -1,4 +1,6 @@
-"""Bytes of strangers: whatever is wrong with them is a ValueError, and they cannot ask for more memory than they bring."""
+"""Bytes of strangers: whatever is wrong with them is a ValueError, and they cannot ask for more
+memory than they bring.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +193,10 @@ def resident() -> int:
 def test_tensors_without_numbers_cost_little_and_impossible_ones_nothing() -> None:
     count = 20_000
     entries = ",".join(f'"{place}":{place}' for place in range(count))
-    header = b'{"value": {"$record": "Up", "values": {"x": {"$tree": "m", "entries": {%s}, "untrained": []}}}, "tensors": [%s]}'
+    header = (
+        b'{"value": {"$record": "Up", "values": {"x": {"$tree": "m", "entries": {%s}, "untrained": '
+        b'[]}}}, "tensors": [%s]}'
+    )
     data = message(header % (entries.encode(), b",".join([b'["bool",[0]]'] * count)))
     before = resident()
     assert len(unpack(data).x) == count
@@ -203,12 +208,43 @@ def test_tensors_without_numbers_cost_little_and_impossible_ones_nothing() -> No
     assert resident() - before < 50e6
 
 
-TOKENS = [b"$tensor", b"$tree", b"$record", b"$number", b"entries", b"untrained", b"values", b"tensors", b"value", b"NaN", b"Infinity", b"null", b"true",
-          b"[", b"]", b"{", b"}", b",", b":", b'"', b"-1", b"1e999", b"9223372036854775807", b"18446744073709551616", b"[[[[", b"0", b"float64", b"\\ud800", b"\xff"]  # fmt: skip
+TOKENS = [
+    b"$tensor",
+    b"$tree",
+    b"$record",
+    b"$number",
+    b"entries",
+    b"untrained",
+    b"values",
+    b"tensors",
+    b"value",
+    b"NaN",
+    b"Infinity",
+    b"null",
+    b"true",
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b",",
+    b":",
+    b'"',
+    b"-1",
+    b"1e999",
+    b"9223372036854775807",
+    b"18446744073709551616",
+    b"[[[[",
+    b"0",
+    b"float64",
+    b"\\ud800",
+    b"\xff",
+]
 
 
 def mutated(whole: bytes, draw: random.Random) -> bytearray:
-    """An honest message with a few changes, most of them in its header: bits, cuts, copies, words of our own, and numbers that are too large."""
+    """An honest message with a few changes, most of them in its header: bits, cuts, copies, words
+    of our own, and numbers that are too large.
+    """
     data = bytearray(whole)
     for _ in range(draw.choice([1, 1, 1, 2, 4])):
         end = 8 + struct.unpack("<Q", whole[:8])[0] if draw.random() < 0.8 else len(data)

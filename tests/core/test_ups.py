@@ -182,7 +182,7 @@ def test_the_model_that_all_have_is_the_marked_one_or_else_the_first() -> None:
 def test_a_method_that_says_nothing_needs_nothing_and_lends_nothing() -> None:
     flags = ("weighs", "uploads_model", "shares_model", "trains")
     assert all(getattr(Method, flag) is True for flag in flags)
-    others = ("composable_weights", "composable_update", "composable_finish", "reconstruction")  # fmt: skip
+    others = ("composable_weights", "composable_update", "composable_finish", "reconstruction")
     assert all(getattr(Method, flag) is False for flag in others) and Method.needs == ()
     method, state, server = (
         Method(),
@@ -282,7 +282,8 @@ def test_what_the_author_of_a_method_most_likely_did_not_mean() -> None:
         def delivers(self, server: Any, state: State, client_id: str) -> Any: ...
 
     assert mistake(Fields) == (
-        "Fields has the parameter 'rate' but is no dataclass, so it would be ignored; write @dataclass(frozen=True) above the class"
+        "Fields has the parameter 'rate' but is no dataclass, so it would be ignored; write "
+        "@dataclass(frozen=True) above the class"
     )
     assert mistake(Flags) is None and mistake(Sound) is None and mistake(Method) is None
     assert (mistake(Misspelt) or "").startswith(

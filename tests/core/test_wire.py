@@ -1,4 +1,6 @@
-"""Messages between our own processes: whole, small or large, and memory that is used again once no one looks at it."""
+"""Messages between our own processes: whole, small or large, and memory that is used again once no
+one looks at it.
+"""
 
 from __future__ import annotations
 

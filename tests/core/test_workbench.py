@@ -1,4 +1,6 @@
-"""The workbench and the server by themselves: which network is built, lent and measured, and how."""
+"""The workbench and the server by themselves: which network is built, provided and evaluated, and
+how.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], RegisteredSet]:
-    """An entry whose official checksums are forgotten, so that files made here can stand in for the official ones."""
+    """An entry whose official checksums are forgotten, so that files made here can stand in for the
+    official ones.
+    """
 
     def entry(name: str) -> RegisteredSet:
         found = sets.entry(name)

@@ -1,4 +1,6 @@
-"""Archives of images in folders, on small files of the official formats; and data sets of a user's own by package:function."""
+"""Archives of images in folders, on small files of the official formats; and data sets of a user's
+own by package:function.
+"""
 
 from __future__ import annotations
 
@@ -71,9 +73,13 @@ def test_cinic10(tmp_path: Path, unchecked: Callable[[str], RegisteredSet]) -> N
 
 def test_pacs(tmp_path: Path, unchecked: Callable[[str], RegisteredSet]) -> None:
     members = {
-        f"PACS/{domain}/{kind}/pic_{n:03}.jpg": picture(np.full((227, 227, 3), 10 * d + k, np.uint8), "JPEG")
-        for d, domain in enumerate(archives.PACS_DOMAINS) for k, kind in enumerate(archives.PACS_CLASSES) for n in range(6)
-    }  # fmt: skip
+        f"PACS/{domain}/{kind}/pic_{n:03}.jpg": picture(
+            np.full((227, 227, 3), 10 * d + k, np.uint8), "JPEG"
+        )
+        for d, domain in enumerate(archives.PACS_DOMAINS)
+        for k, kind in enumerate(archives.PACS_CLASSES)
+        for n in range(6)
+    }
     sets.import_files(unchecked("pacs"), [zipped(tmp_path / "PACS.zip", members)])
     data = sets.load("pacs")
     assert (
@@ -278,7 +284,10 @@ def test_a_function_that_makes_no_data_set_is_refused(mine: str) -> None:
         load(DataConfig(name="my_sets:nothing"))
     with pytest.raises(
         ValueError,
-        match="'my_sets:needing': expected a function that is called without arguments, got one with a missing.*'seed'",
+        match=(
+            "'my_sets:needing': expected a function that is called without arguments, got one with "
+            "a missing.*'seed'"
+        ),
     ):
         load(DataConfig(name="my_sets:needing"))
     with pytest.raises(ValueError, match="did you mean|known|hospitals"):

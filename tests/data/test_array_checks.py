@@ -1,4 +1,4 @@
-"""Arrays that would be read wrongly: refused, or told with a remedy."""
+"""Arrays that would be read wrongly: refused, or reported with a remedy."""
 
 from __future__ import annotations
 

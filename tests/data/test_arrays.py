@@ -165,7 +165,9 @@ def test_numbers_of_classes_that_nobody_can_mean_are_refused() -> None:
     assert from_arrays(np.zeros((2, 1)), [0, 99_999]).task.outputs == 100_000
     with pytest.raises(
         ValueError,
-        match=r"expected at most 100,000 classes, numbered from 0, got 100,001; use kind='regression'",
+        match=(
+            r"expected at most 100,000 classes, numbered from 0, got 100,001; use kind='regression'"
+        ),
     ):
         from_arrays(np.zeros((2, 1)), [0, 100_000])
     with pytest.raises(

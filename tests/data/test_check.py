@@ -29,8 +29,9 @@ def test_clean_data_are_described_without_a_warning(tmp_path: Path) -> None:
         True,
     )
     assert [(site.name, site.rows, site.test, dict(site.classes)) for site in found.sites] == [
-        ("north", 160, 32, {"sick": 54, "well": 106}), ("south", 150, 30, {"sick": 50, "well": 100}),
-    ]  # fmt: skip
+        ("north", 160, 32, {"sick": 54, "well": 106}),
+        ("south", 150, 30, {"sick": 50, "well": 100}),
+    ]
     assert [(one.name, one.kind, one.gaps, one.becomes) for one in found.columns] == [
         ("age", "number", 0, "1 input, scaled by each client's own mean and deviation"),
         ("ward", "category", 0, "4 inputs: a, b, c, other"),

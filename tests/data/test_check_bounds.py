@@ -71,8 +71,14 @@ def test_a_data_set_of_python_by_its_columns_and_notes() -> None:
         [],
     )
     assert [(one.name, one.kind, one.gaps, one.becomes) for one in found.columns] == [
-        ("a", "number", 1, "1 input, scaled by mean and deviation of all clients; 1 more marks gaps"), ("b", "category", 0, "3 inputs: u, v, other"),
-    ]  # fmt: skip
+        (
+            "a",
+            "number",
+            1,
+            "1 input, scaled by mean and deviation of all clients; 1 more marks gaps",
+        ),
+        ("b", "category", 0, "3 inputs: u, v, other"),
+    ]
     assert [(site.name, dict(site.classes)) for site in found.sites] == [
         ("arrays", {"no": 3, "yes": 1})
     ]
@@ -154,7 +160,10 @@ def test_a_label_with_nearly_as_many_classes_as_rows(
 ) -> None:
     lines = [f"{i % 7}.5,k{i % classes}\n" for i in range(rows)]
     files = {"a.csv": "n,label\n" + "".join(lines[5:]), "b.csv": "n,label\n" + "".join(lines[:5])}
-    expected = f"the label 'label' has {classes} classes for {rows} rows; choose another column with --label"
+    expected = (
+        f"the label 'label' has {classes} classes for {rows} rows; choose another column with "
+        "--label"
+    )
     assert (expected in remarks_on(look(tmp_path, files))) == warned
 
 
@@ -342,7 +351,8 @@ def images(folder: Path, sizes: list[tuple[int, int]], mode: str = "L") -> Path:
             [(6, 5), (5, 6)],
             {},
             (1, 64, 64),
-            "images have 2 different sizes, such as 5x6, 6x5 (height x width): they are read at 64x64",
+            "images have 2 different sizes, such as 5x6, 6x5 (height x width): they are read at "
+            "64x64",
         ),
         ([(6, 5), (5, 6)], {"image_size": 9}, (1, 9, 9), ""),
         (

@@ -73,8 +73,11 @@ def test_windows_are_in_rescaled_units(tmp_path: Path) -> None:
     stated = np.clip((hounsfield + 1000) / 2000, 0, 1) * 255
     assert np.abs(read_image(file, window=(-1000, 1000))[0] - stated).max() <= 0.51
     exact = write(
-        tmp_path / "b.dcm", WindowCenter=[1000, 5], WindowWidth=[500, 1], VOILUTFunction="LINEAR_EXACT"
-    )  # fmt: skip
+        tmp_path / "b.dcm",
+        WindowCenter=[1000, 5],
+        WindowWidth=[500, 1],
+        VOILUTFunction="LINEAR_EXACT",
+    )
     assert np.abs(read_image(exact)[0] - np.clip((RAMP - 750.0) / 500, 0, 1) * 255).max() <= 0.51
 
 

@@ -141,7 +141,10 @@ def test_what_arrived_is_kept_to_go_on_from(
     server.break_after = 1000
     with pytest.raises(
         OSError,
-        match=r"f; 1,000 bytes are kept to continue from.*the connection broke after 1,000 of 1,024,000 bytes",
+        match=(
+            r"f; 1,000 bytes are kept to continue from.*the connection broke after 1,000 of "
+            r"1,024,000 bytes"
+        ),
     ):
         download((server.url + "/f",), tmp_path / "f", MD5)
     assert [file.name for file in tmp_path.iterdir()] == ["f.part"] and len(server.asked) == 1

@@ -1,4 +1,6 @@
-"""From rows of a table to inputs, by hand: what fills a gap, what is scaled by what, where an unknown category goes; and clients' positions."""
+"""From rows of a table to inputs, by hand: what fills a gap, what is scaled by what, where an
+unknown category goes; and clients' positions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Public federations: FLamby's hospitals and the states of ACS income, on files made here and on the real ones."""
+"""Public federations: FLamby's hospitals and the states of ACS income, on files made here and on
+the real ones.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 
 def heart_files(folder: Path, rows: int = 12) -> list[Path]:
-    """Write files of the official format: complete patients, one with a gap, gaps in slope, ca and thal."""
+    """Write files of the official format: complete patients, one with a gap, gaps in slope, ca and
+    thal.
+    """
     files = []
     for hospital in HOSPITALS:
         lines = [
@@ -71,9 +75,12 @@ def test_flamby_heart_has_the_published_split() -> None:
     data = sets.load("flamby_heart")
     assert data.site is not None and data.part is not None
     counts = [
-        (int(((data.site == k) & (data.part == TRAIN)).sum()), int(((data.site == k) & (data.part == TEST)).sum()))
+        (
+            int(((data.site == k) & (data.part == TRAIN)).sum()),
+            int(((data.site == k) & (data.part == TEST)).sum()),
+        )
         for k in range(4)
-    ]  # fmt: skip
+    ]
     assert counts == [(199, 104), (172, 89), (30, 16), (85, 45)]
     # The accuracies of a model that always predicts disease, as FLamby's results files state them.
     is_test = data.part == TEST

@@ -1,4 +1,6 @@
-"""Official formats to the last byte: what stands where in a file, what is passed over, and the sizes beyond which nothing is read."""
+"""Official formats to the last byte: what stands where in a file, what is passed over, and the
+sizes beyond which nothing is read.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def test_usps(tmp_path: Path) -> None:
     assert first[[0, 1, 2, 255]].tolist() == [0, 255, 127, 191] and second[[0, 2]].tolist() == [
         127,
         63,
-    ]  # a place that is not told is 0
+    ]  # a pixel that is not listed is 0
     assert found["x_test"].shape == (1, 16, 16) and found["x_test"][0, 0, 15] == 255
 
 
@@ -96,9 +98,10 @@ def batch(first: int, count: int, **more: Any) -> dict[str, Any]:
 
 def test_cifar100_of_python(tmp_path: Path) -> None:
     members = {
-        "c/train": batch(10, 2, fine_labels=[7, 99], coarse_labels=[1, 2]), "c/test": batch(20, 1, fine_labels=[3], coarse_labels=[0]),
+        "c/train": batch(10, 2, fine_labels=[7, 99], coarse_labels=[1, 2]),
+        "c/test": batch(20, 1, fine_labels=[3], coarse_labels=[0]),
         "c/meta": {"fine_label_names": ["apple", "bear"], "coarse_label_names": ["x"]},
-    }  # fmt: skip
+    }
     found = files.cifar(
         {
             "f": tar(
@@ -157,9 +160,13 @@ def test_packed_sheets_lie_one_after_another() -> None:
 
     sheets = {colour: sheet(colour) for colour in (1, 2, 30)}
     arrays = {
-        "webp_train": np.concatenate([sheets[1], sheets[30]]), "len_train": np.array([len(sheets[1]), len(sheets[30])]), "y_train": np.arange(3),
-        "webp_test": sheets[2], "len_test": np.array([len(sheets[2])]), "y_test": np.arange(4),
-    }  # fmt: skip
+        "webp_train": np.concatenate([sheets[1], sheets[30]]),
+        "len_train": np.array([len(sheets[1]), len(sheets[30])]),
+        "y_train": np.arange(3),
+        "webp_test": sheets[2],
+        "len_test": np.array([len(sheets[2])]),
+        "y_test": np.arange(4),
+    }
     found = files.cifar_sheets(arrays)
     assert found["x_train"].shape == (10_000, 3, 32, 32) and found["x_train"][
         [0, 4999, 5000, 9999], 2, 5, 5

@@ -1,4 +1,6 @@
-"""Patients' records as samples: how long they are, which codes have a number, how values are scaled and cut."""
+"""Patients' records as samples: how long they are, which codes have a number, how values are scaled
+and cut.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,26 @@ from equipoise.data.patients.records import Records
 def records(
     events: Sequence[Sequence[tuple[str, float, float]]], notes: tuple[str, ...] = ()
 ) -> Records:
-    """Patients by their events (code, value, age); patient k has sex k % 3, state 10 + k and label k % 2."""
+    """Patients by their events (code, value, age).
+
+    Patient k has sex k % 3, state 10 + k and label k % 2.
+    """
     flat = [event for own in events for event in own]
     codes = tuple(sorted({code for code, _, _ in flat}))
     n = np.arange(len(events))
     return Records(
-        n % 2, ("x", "y"), n % 3, 10 + n, n % 2, np.cumsum([0, *map(len, events)]), np.array([codes.index(code) for code, _, _ in flat], np.int64),
-        np.array([value for _, value, _ in flat], np.float32), np.array([age for _, _, age in flat], np.float32), codes, notes,
-    )  # fmt: skip
+        n % 2,
+        ("x", "y"),
+        n % 3,
+        10 + n,
+        n % 2,
+        np.cumsum([0, *map(len, events)]),
+        np.array([codes.index(code) for code, _, _ in flat], np.int64),
+        np.array([value for _, value, _ in flat], np.float32),
+        np.array([age for _, _, age in flat], np.float32),
+        codes,
+        notes,
+    )
 
 
 NONE = float("nan")
@@ -106,7 +120,23 @@ def test_the_most_frequent_codes_have_a_number_by_name_where_they_are_equally_fr
 ) -> None:
     some = records([[(code, 1.0, 1.0) for code in "dcccbbba"]])
     assert frequent(some) == ("b", "c", "a", "d")
-    unused = Records(*(getattr(some, name) for name in ("site", "site_names", "sex", "state", "label", "offsets", "code", "value", "age")), ("a", "b", "c", "d", "e"))  # fmt: skip
+    unused = Records(
+        *(
+            getattr(some, name)
+            for name in (
+                "site",
+                "site_names",
+                "sex",
+                "state",
+                "label",
+                "offsets",
+                "code",
+                "value",
+                "age",
+            )
+        ),
+        ("a", "b", "c", "d", "e"),
+    )
     assert frequent(unused) == ("b", "c", "a", "d"), "a code that no event has needs none"
     assert histories.VOCABULARY == 1000
     monkeypatch.setattr(histories, "VOCABULARY", 3)

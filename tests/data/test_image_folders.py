@@ -174,7 +174,10 @@ def test_test_images_that_are_trained_on_and_classes_that_are_not_are_told(root:
     put(root, "test/dog")
     shutil.copy(root / "train" / "cat" / "3.png", root / "test" / "cat" / "copy.png")
     told = " ".join(remarks_on(check_data(DataConfig(name=str(root)))))
-    assert "1 test image equals a training image, such as test/cat/copy.png and train/cat/3.png" in told  # fmt: skip
+    assert (
+        "1 test image equals a training image, such as test/cat/copy.png and train/cat/3.png"
+        in told
+    )
     assert "no training image has the class 'dog'" in told
 
 

@@ -150,7 +150,12 @@ def test_predictions_read_images_as_training_did(tmp_path: Path) -> None:
 def test_modes_become_grey_or_colour_and_headers_tell_which(
     mode: str, ending: str, channels: int, tmp_path: Path
 ) -> None:
-    file = save(tmp_path / f"a{ending}", Image.new("RGB", (5, 4), (200, 200, 200)).convert(mode) if mode != "LAB" else Image.new("LAB", (5, 4), (200, 128, 128)))  # fmt: skip
+    file = save(
+        tmp_path / f"a{ending}",
+        Image.new("RGB", (5, 4), (200, 200, 200)).convert(mode)
+        if mode != "LAB"
+        else Image.new("LAB", (5, 4), (200, 128, 128)),
+    )
     found = read_image(file)
     assert found.shape == read_header(file).shape == (channels, 4, 5)
     assert mode == "1" or np.abs(found.astype(int) - 200).max() < 12
@@ -203,11 +208,21 @@ def png(colour_type: int, samples: int, value: int) -> bytes:
     """A PNG file of 16 bits per sample; Pillow cannot write one in colour."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))  # fmt: skip
+        return (
+            struct.pack(">I", len(content))
+            + name
+            + content
+            + struct.pack(">I", zlib.crc32(name + content))
+        )
 
     rows = b"".join(b"\0" + np.full(4 * samples, value, ">u2").tobytes() for _ in range(4))
     header = struct.pack(">IIBBBBB", 4, 4, 16, colour_type, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")  # fmt: skip
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
 
 
 def test_colours_of_sixteen_bits_are_told(tmp_path: Path) -> None:

@@ -123,7 +123,10 @@ def test_histories_as_arrays_have_the_shape_of_training() -> None:
     assert inputs_from(given, HISTORIES).shape == (2, 3, 4)
     with pytest.raises(
         ValueError,
-        match=r"expected histories of shape \(3, 4\), or the folder of patients\.csv and events\.csv, got \(2, 4\)",
+        match=(
+            r"expected histories of shape \(3, 4\), or the folder of patients\.csv and "
+            r"events\.csv, got \(2, 4\)"
+        ),
     ):
         inputs_from(given[:, :2], HISTORIES)
 

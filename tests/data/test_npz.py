@@ -37,9 +37,15 @@ def header(shape: tuple[int, ...], dtype: str = "<f8") -> bytes:
 @pytest.mark.parametrize("version", [(1, 0), (2, 0)])
 def test_arrays_of_every_plain_kind_are_read(version: tuple[int, int], tmp_path: Path) -> None:
     given = {
-        "a": np.arange(6).reshape(2, 3), "b": np.array([True]), "c": np.array([0.5]), "d": np.array(["x", "yy"]), "e": np.array([b"x"]),
-        "f": np.array([3], np.uint8), "g": np.array(7.0), "h": np.zeros((0, 2)),
-    }  # fmt: skip
+        "a": np.arange(6).reshape(2, 3),
+        "b": np.array([True]),
+        "c": np.array([0.5]),
+        "d": np.array(["x", "yy"]),
+        "e": np.array([b"x"]),
+        "f": np.array([3], np.uint8),
+        "g": np.array(7.0),
+        "h": np.zeros((0, 2)),
+    }
     file = packed(
         tmp_path / "a.npz",
         {
@@ -95,7 +101,10 @@ def test_files_that_swell_are_refused_before_they_do(
         else:
             with pytest.raises(
                 ValueError,
-                match=f"got a file of {file.stat().st_size:,} bytes that would expand to {size:,}; .*EQUIPOISE_MAX_BYTES",
+                match=(
+                    f"got a file of {file.stat().st_size:,} bytes that would expand to {size:,}; "
+                    ".*EQUIPOISE_MAX_BYTES"
+                ),
             ):
                 read_npz(file)
 

@@ -1,4 +1,6 @@
-"""Python objects as data sets: which column becomes what, what an experiment makes of them, and what is refused."""
+"""Python objects as data sets: which column becomes what, what an experiment makes of them, and
+what is refused.
+"""
 
 from __future__ import annotations
 

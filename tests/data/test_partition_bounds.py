@@ -1,4 +1,6 @@
-"""What partitions compute, number by number: defaults, bounds at which they refuse, whole numbers out of shares, and the facts they record."""
+"""What partitions compute, number by number: defaults, bounds at which they refuse, whole numbers
+out of shares, and the facts they record.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,24 @@ from equipoise.streams import stream
 SIGNS = np.array([[a, b, c] for a in (1.0, -1.0) for b in (1.0, -1.0) for c in (1.0, -1.0)])
 NEEDED = "a value is needed"
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "iid": {}, "pow": {"fraction": 0.5}, "pow_cffl": {"size": 600}, "quantity": {"alpha": NEEDED, "min_size": 10},
-    "dirichlet": {"alpha": NEEDED, "min_size": 10, "leftovers": "assign"}, "dirichlet_balanced": {"alpha": NEEDED, "min_size": 10},
-    "dirichlet_bins": {"alpha": NEEDED, "bins": 5, "min_size": 10}, "cla": {"size": 600}, "shards": {"per_client": 2},
-    "pathological": {"labels": 2}, "ics": {"c": NEEDED, "q": 10, "fraction": 0.5}, "bcs": {"c": 5.0, "q": 10, "fraction": 0.5},
-    "ics_literal": {"c": NEEDED, "q": 10, "fraction": 0.5}, "bcs_literal": {"c": 5.0, "q": 10, "fraction": 0.5},
-    "pc1_sorted": {"sizes": "equal", "fraction": 0.5}, "natural": {}, "domains": {"fraction": 0.0, "all_classes": 0},
-}  # fmt: skip
+    "iid": {},
+    "pow": {"fraction": 0.5},
+    "pow_cffl": {"size": 600},
+    "quantity": {"alpha": NEEDED, "min_size": 10},
+    "dirichlet": {"alpha": NEEDED, "min_size": 10, "leftovers": "assign"},
+    "dirichlet_balanced": {"alpha": NEEDED, "min_size": 10},
+    "dirichlet_bins": {"alpha": NEEDED, "bins": 5, "min_size": 10},
+    "cla": {"size": 600},
+    "shards": {"per_client": 2},
+    "pathological": {"labels": 2},
+    "ics": {"c": NEEDED, "q": 10, "fraction": 0.5},
+    "bcs": {"c": 5.0, "q": 10, "fraction": 0.5},
+    "ics_literal": {"c": NEEDED, "q": 10, "fraction": 0.5},
+    "bcs_literal": {"c": 5.0, "q": 10, "fraction": 0.5},
+    "pc1_sorted": {"sizes": "equal", "fraction": 0.5},
+    "natural": {},
+    "domains": {"fraction": 0.0, "all_classes": 0},
+}
 
 
 def pool(n: int = 100, classes: int = 2, d: int = 3) -> Pool:
@@ -226,7 +239,7 @@ def test_no_sample_is_lost_where_equal_shares_do_not_quite_add_up(clients: int) 
 
 
 class Told:
-    """A generator that draws what it is told."""
+    """A generator that draws scripted values."""
 
     def __init__(self, *shares: list[float]) -> None:
         self.shares = np.array(shares)
@@ -255,7 +268,9 @@ def test_a_client_with_its_even_share_gets_no_more(
 
 
 def test_sizes_between_quantiles_of_a_power_law_to_the_sample() -> None:
-    """So many samples that a tenth of a per cent of the density shows; and so few that the smallest client has one."""
+    """So many samples that a tenth of a per cent of the density shows; and so few that the smallest
+    client has one.
+    """
     for size, n in ((9000, 100_000), (12, 120), (11, 110)):
         law = scipy.stats.powerlaw(1.659)
         points = np.linspace(law.ppf(0.01), law.ppf(0.99), 10)
@@ -378,7 +393,8 @@ def swapped(labels: list[int], owner: list[int], holders: list[int]) -> list[int
 
 
 def test_a_missing_class_comes_from_nobodys_samples_first() -> None:
-    # Client 4 lacks class 1: it gives its first of class 0, which it has most of, and gets nobody's, although client 7 has two.
+    # Client 4 lacks class 1: it gives its first of class 0, which it has most of, and gets
+    # nobody's, although client 7 has two.
     assert swapped([0, 0, 2, 1, 1, 1, 0, 2], [4, 4, 4, -1, 7, 7, 7, 7], [4, 7]) == [
         -1,
         4,
@@ -405,7 +421,10 @@ def test_a_missing_class_comes_from_nobodys_samples_first() -> None:
 def test_classes_that_cannot_be_swapped_in_are_refused(labels: list[int], owner: list[int]) -> None:
     with pytest.raises(
         ValueError,
-        match="clipart has too few samples to give each of its clients every class; use a larger fraction",
+        match=(
+            "clipart has too few samples to give each of its clients every class; use a larger "
+            "fraction"
+        ),
     ):
         swapped(labels, owner, [4, 7])
 

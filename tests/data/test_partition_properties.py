@@ -1,4 +1,4 @@
-"""Properties that partitions promise, over random pools: cover, disjointness, sizes, seeds, bounds."""
+"""Properties of partitions, over random pools: cover, disjointness, sizes, seeds, bounds."""
 
 from __future__ import annotations
 

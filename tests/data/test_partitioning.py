@@ -54,7 +54,7 @@ def test_normalisations_are_those_of_the_papers() -> None:
 
 
 def rows(n: int = 40, **more: Any) -> Dataset:
-    """Sample k is (k, -k / 10), so that inputs tell which it is; labels in turn."""
+    """Sample k is (k, -k / 10), so that inputs identify the sample; labels in turn."""
     x = np.arange(n)[:, None] * np.array([1.0, -0.1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -62,7 +62,7 @@ def rows(n: int = 40, **more: Any) -> Dataset:
 
 
 def held(found: Federation, *parts: Parts) -> list[int]:
-    """Which samples of the data set clients hold, in all their parts unless told."""
+    """The samples of the data set that clients hold, in all their parts by default."""
     chosen = parts or (found.train, found.validation, found.test)
     return sorted(int(found.source[k]) for part in chosen for k in part.index)
 
@@ -328,7 +328,8 @@ def test_targets_are_standardised_by_the_schema_if_it_says_so() -> None:
     [
         (
             {"normalise": "imagenet"},
-            "normalise: imagenet is for images and arrays is a table; use client, pooled, agreed or none",
+            "normalise: imagenet is for images and arrays is a table; use client, pooled, agreed "
+            "or none",
         ),
         ({"augment": ("flip",)}, "augment: flip is for images and arrays is a table"),
         (

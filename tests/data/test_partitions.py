@@ -55,7 +55,9 @@ def test_pow_cffl_sizes_lie_between_the_quantiles_of_a_power_law() -> None:
 
 
 def test_a_draw_that_gives_just_the_smallest_size_is_taken() -> None:
-    """With so large an alpha all clients get the same share: of 105 samples of each of two classes 10 or 11."""
+    """With so large an alpha all clients get the same share: of 105 samples of each of two classes
+    10 or 11.
+    """
     dealt = partition_pool("dirichlet:1e12,min_size=20", labels_pool(105, 2), 10, 1)
     assert dealt.parts.sizes.min() == 20 and dealt.metadata["redraws"] == 0
 
@@ -103,7 +105,10 @@ def test_impossible_requests_end_in_an_explained_error() -> None:
         partition_pool("dirichlet:0.5", labels_pool(), 200, 1)
     with pytest.raises(
         ValueError,
-        match=r"^partition dirichlet: \d+ draws with alpha=0.01 never gave each of 99 clients 10 samples",
+        match=(
+            r"^partition dirichlet: \d+ draws with alpha=0.01 never gave each of 99 clients 10 "
+            r"samples"
+        ),
     ):
         partition_pool("dirichlet:0.01", labels_pool(), 99, 1)
     with pytest.raises(ValueError, match="alpha must be above 0"):
@@ -158,8 +163,9 @@ def test_cla_refuses_more_clients_than_classes_and_classes_too_small() -> None:
 
 
 def test_partitions_by_label_fit_exactly() -> None:
-    """Neither is a sample shared where each client can have its own, nor is refused what just fits."""
-    # Client 1 wants 12 of class 0, client 2 has 6 + 6, client 3 has 4 + 4 + 4: 22 of class 0, 10 of class 1, 4 of class 2.
+    """No sample is shared if each client can have its own, and a partition that just fits works."""
+    # Client 1 wants 12 of class 0, client 2 has 6 + 6, client 3 has 4 + 4 + 4: 22 of class 0, 10 of
+    # class 1, 4 of class 2.
     exact = partition_pool("cla:12", Pool(np.repeat([0, 1, 2], [22, 10, 4]), 3), 3, 1)
     assert exact.metadata["reused_classes"] == [] and sorted(exact.parts.index) == list(range(36))
     short = partition_pool("cla:12", Pool(np.repeat([0, 1, 2], [21, 10, 4]), 3), 3, 1)
@@ -264,7 +270,7 @@ def test_whitening_refuses_more_directions_than_the_inputs_have() -> None:
     with pytest.raises(
         ValueError, match="vary in 1 directions only, 3 were requested; use q=1 or less"
     ):
-        whitened(signs * [1.0, 1e-7, 2e-7], 3)  # beside the first the others are as good as none
+        whitened(signs * [1.0, 1e-7, 2e-7], 3)  # next to the first, the others are negligible
     assert whitened(signs * [1.0, 1e-5, 2e-5], 3).shape == (8, 3)
 
 
@@ -282,7 +288,8 @@ def test_realised_shift_grows_with_the_shift_asked_for() -> None:
 
 
 def test_no_shift_means_uniform_sampling() -> None:
-    # with c = 0 the chosen half must not depend on the inputs: its mean is that of the whole within sampling error
+    # with c = 0 the chosen half must not depend on the inputs: its mean is that of the whole within
+    # sampling error
     dealt = partition_pool("bcs:0,q=4", gaussian_pool(), 1, 1)
     assert dealt.metadata["realised_shift"][0] < 4 * 4 / 2000
 

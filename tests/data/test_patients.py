@@ -1,4 +1,4 @@
-"""Patients' records: what is read, what is removed, what is told; and the synthetic ones."""
+"""Patients' records: what is read, removed and reported; and the synthetic ones."""
 
 from __future__ import annotations
 
@@ -141,21 +141,109 @@ def test_the_state_of_the_postal_code_is_the_site_where_no_column_names_one(tmp_
 
 
 BAD = [
-    ("an event of nobody", PATIENTS, EVENTS + "p9,50,ICD-10,E11,\np9,51,ICD-10,E11,\n", "events.csv: 2 events left out: the patient is not in patients.csv; the first in row 11 ('p9')", 9 - 5),
-    ("ages out of order", PATIENTS, EVENTS + "p2,39.0,ICD-10,E11,\n", "events.csv: 1 event after a later one of the same patient; events were sorted by age; the first in row 11", 5),
-    ("an unknown code system", PATIENTS, EVENTS + "p2,41,OPS,1-632,\n", "left out: unknown code system (known: ATC, CPT,", 4),
-    ("a value that is no number", PATIENTS, EVENTS.replace("90", "high"), "events.csv: 1 value read as missing: not a number; the first in row 7 ('high')", 4),
-    ("an infinite value", PATIENTS, EVENTS.replace("90", "inf"), "events.csv: 1 value read as missing: not a number; the first in row 7 ('inf')", 4),
-    ("a postal code of no state", PATIENTS.replace("p2,M,94103", "p2,M,00601"), EVENTS, "patients.csv: 1 postal code of no state, read as unknown; the first in row 3 ('00601')", 4),
-    ("a site without positives", PATIENTS, EVENTS.replace("p3,60.0,ICD-9,1579", "p3,60.0,ICD-9,1589"), "1 of 2 sites without a positive patient, whose own results say nothing about positives: NY", 6),
-    ("an impossible age", PATIENTS, EVENTS + "p2,-3,ICD-10,E11,\np2,x,ICD-10,E11,\n", "events.csv: 2 events left out: no age from 0 to 130; the first in row 11 ('-3')", 4),
-    ("a patient twice", PATIENTS + "p1,M,10001,NY\n", EVENTS, "patients.csv: 1 row left out: the patient was listed before; the first in row 6 ('p1')", 4),
-    ("an unknown sex", PATIENTS.replace("p2,M", "p2,?"), EVENTS, "patients.csv: 1 patient of unknown sex (known: female, male); the first in row 3 ('?')", 4),
-    ("a value beyond all measure", PATIENTS, EVENTS.replace("90", "1e39"), "events.csv: 1 value read as missing: not a number; the first in row 7 ('1e39')", 4),
-    ("spaces around cells", PATIENTS.replace("p2", " p2 "), EVENTS.replace("E11.9,", "E11.9 ,  ") + "p2,x,A,E1,\n", "events.csv: 1 event left out: unknown code system", 4),
-    ("empty lines at the end", PATIENTS + "\n\n", EVENTS + "\n", "1 of 4 patients without an event before the diagnosis, kept with an empty history; 1 of them positive", 4),
-    ("no code", PATIENTS, EVENTS + "p2,41,ICD-10,,\n", "events.csv: 1 event left out: no code; the first in row 11", 4),
-]  # fmt: skip
+    (
+        "an event of nobody",
+        PATIENTS,
+        EVENTS + "p9,50,ICD-10,E11,\np9,51,ICD-10,E11,\n",
+        "events.csv: 2 events left out: the patient is not in patients.csv; the first in row 11 "
+        "('p9')",
+        9 - 5,
+    ),
+    (
+        "ages out of order",
+        PATIENTS,
+        EVENTS + "p2,39.0,ICD-10,E11,\n",
+        "events.csv: 1 event after a later one of the same patient; events were sorted by age; "
+        "the first in row 11",
+        5,
+    ),
+    (
+        "an unknown code system",
+        PATIENTS,
+        EVENTS + "p2,41,OPS,1-632,\n",
+        "left out: unknown code system (known: ATC, CPT,",
+        4,
+    ),
+    (
+        "a value that is no number",
+        PATIENTS,
+        EVENTS.replace("90", "high"),
+        "events.csv: 1 value read as missing: not a number; the first in row 7 ('high')",
+        4,
+    ),
+    (
+        "an infinite value",
+        PATIENTS,
+        EVENTS.replace("90", "inf"),
+        "events.csv: 1 value read as missing: not a number; the first in row 7 ('inf')",
+        4,
+    ),
+    (
+        "a postal code of no state",
+        PATIENTS.replace("p2,M,94103", "p2,M,00601"),
+        EVENTS,
+        "patients.csv: 1 postal code of no state, read as unknown; the first in row 3 ('00601')",
+        4,
+    ),
+    (
+        "a site without positives",
+        PATIENTS,
+        EVENTS.replace("p3,60.0,ICD-9,1579", "p3,60.0,ICD-9,1589"),
+        "1 of 2 sites without a positive patient, whose own results say nothing about positives: "
+        "NY",
+        6,
+    ),
+    (
+        "an impossible age",
+        PATIENTS,
+        EVENTS + "p2,-3,ICD-10,E11,\np2,x,ICD-10,E11,\n",
+        "events.csv: 2 events left out: no age from 0 to 130; the first in row 11 ('-3')",
+        4,
+    ),
+    (
+        "a patient twice",
+        PATIENTS + "p1,M,10001,NY\n",
+        EVENTS,
+        "patients.csv: 1 row left out: the patient was listed before; the first in row 6 ('p1')",
+        4,
+    ),
+    (
+        "an unknown sex",
+        PATIENTS.replace("p2,M", "p2,?"),
+        EVENTS,
+        "patients.csv: 1 patient of unknown sex (known: female, male); the first in row 3 ('?')",
+        4,
+    ),
+    (
+        "a value beyond all measure",
+        PATIENTS,
+        EVENTS.replace("90", "1e39"),
+        "events.csv: 1 value read as missing: not a number; the first in row 7 ('1e39')",
+        4,
+    ),
+    (
+        "spaces around cells",
+        PATIENTS.replace("p2", " p2 "),
+        EVENTS.replace("E11.9,", "E11.9 ,  ") + "p2,x,A,E1,\n",
+        "events.csv: 1 event left out: unknown code system",
+        4,
+    ),
+    (
+        "empty lines at the end",
+        PATIENTS + "\n\n",
+        EVENTS + "\n",
+        "1 of 4 patients without an event before the diagnosis, kept with an empty history; 1 of "
+        "them positive",
+        4,
+    ),
+    (
+        "no code",
+        PATIENTS,
+        EVENTS + "p2,41,ICD-10,,\n",
+        "events.csv: 1 event left out: no code; the first in row 11",
+        4,
+    ),
+]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +277,8 @@ def test_of_sites_without_positives_five_are_named(count: int, shown: str, tmp_p
         told(found)
         .rstrip()
         .endswith(
-            f"{count} of {count + 1} sites without a positive patient, whose own results say nothing about positives: {shown}"
+            f"{count} of {count + 1} sites without a positive patient, whose own results say "
+            f"nothing about positives: {shown}"
         )
     )
 
@@ -266,8 +355,8 @@ def test_with_times_the_order_is_theirs_and_ages_are_held_to_it(tmp_path: Path) 
     found = read_patients(folder(tmp_path, events=events))
     assert [one[0] for one in events_of(found, 1)] == ["A", "C", "B"]
     assert (
-        "events.csv: 1 event with an age below that of an earlier one; events are sorted by time; the first in row 4"
-        in told(found)
+        "events.csv: 1 event with an age below that of an earlier one; events are sorted by time; "
+        "the first in row 4" in told(found)
     )
     events = events.replace("2020-01-01", "yesterday")
     assert (
@@ -286,7 +375,8 @@ def test_ages_are_held_to_times_site_by_site(tmp_path: Path) -> None:
     assert [
         note for note in read_patients(tmp_path).notes if "below that of an earlier one" in note
     ] == [
-        f"{name}/events.csv: 1 event with an age below that of an earlier one; events are sorted by time; the first in row 3"
+        f"{name}/events.csv: 1 event with an age below that of an earlier one; events are sorted "
+        "by time; the first in row 3"
         for name in ("CA", "NY")
     ]
     with pytest.raises(ValueError, match="site: state is for one folder that holds all sites"):
@@ -413,7 +503,9 @@ def test_values_are_scaled_by_code_over_training_patients_only(tmp_path: Path) -
 
 
 def test_a_million_events_stay_within_bounds(tmp_path: Path) -> None:
-    """A twentieth of a million here, and the memory by which it would grow: less than 200 bytes an event, samples of the network included."""
+    """A twentieth of a million here, and the memory by which it would grow: less than 200 bytes an
+    event, samples of the network included.
+    """
     draw, people, n = np.random.default_rng(0), 1000, 50_000
     (tmp_path / "patients.csv").write_text(
         "patient,sex,postal_code,state\n" + "".join(f"{p},F,94103,CA\n" for p in range(people))
@@ -443,7 +535,7 @@ def test_the_network_takes_patients(tmp_path: Path) -> None:
 
 
 def test_predictions_name_the_patient_and_end_where_training_did(tmp_path: Path) -> None:
-    """With the label rule of the run, of whatever site, and right where some patients are left out."""
+    """The label rule of the run holds for any site, also where some patients are left out."""
     (tmp_path / "codes.txt").write_text("E11.9\n")
     draw = np.random.default_rng(0)
     people = "".join(f"q{k},F,{'94103,CA' if k % 2 else '10001,NY'}\n" for k in range(24))
@@ -480,7 +572,9 @@ def test_what_lies_beside_the_sites_folders(tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text(EVENTS)
     with pytest.raises(
         ValueError,
-        match=r"either one folder for all sites or one per site, got events\.csv and folders of sites",
+        match=(
+            r"either one folder for all sites or one per site, got events\.csv and folders of sites"
+        ),
     ):
         read_patients(tmp_path)
 

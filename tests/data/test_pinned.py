@@ -1,4 +1,6 @@
-"""A seed deals the same samples in every version: digests of who has what, for partitions and splits that need no linear algebra."""
+"""A seed gives the same partition in every version: digests of who has what, for partitions and
+splits that need no linear algebra.
+"""
 
 from __future__ import annotations
 

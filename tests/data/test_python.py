@@ -1,4 +1,6 @@
-"""Data that are Python objects: each example of docs/data.md, what runs on them are called, and that no error shows a sample."""
+"""Data that are Python objects: each example of docs/data.md, what runs on them are called, and
+that no error shows a sample.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ class ClassLabel:
 
 
 class Rows:
-    """The part of the interface of a Hugging Face `datasets.Dataset` that is used; the package itself is not installed for tests."""
+    """The part of the interface of a Hugging Face `datasets.Dataset` that is used.
+
+    The package itself is not installed for tests.
+    """
 
     def __init__(self, columns: dict[str, list[Any]], **features: Any) -> None:
         self.columns, self.column_names, self.features = columns, list(columns), features
@@ -79,10 +84,14 @@ def test_a_frame_is_read_as_the_same_table_in_files(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     frame = pd.DataFrame(
         {
-            "age": rng.normal(60, 9, 90).round(2), "ward": rng.choice(["a", "b", "c"], 90), "day": pd.date_range("2024-01-31", periods=90).astype(str),
-            "known": rng.choice([True, False], 90), "sick": rng.choice(["no", "yes"], 90), "site": ["n"] * 40 + ["s"] * 50,
+            "age": rng.normal(60, 9, 90).round(2),
+            "ward": rng.choice(["a", "b", "c"], 90),
+            "day": pd.date_range("2024-01-31", periods=90).astype(str),
+            "known": rng.choice([True, False], 90),
+            "sick": rng.choice(["no", "yes"], 90),
+            "site": ["n"] * 40 + ["s"] * 50,
         }
-    )  # fmt: skip
+    )
     frame.loc[[3, 70], "age"] = None
     frame.loc[5, "ward"] = None
     (tmp_path / "files").mkdir()

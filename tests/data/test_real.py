@@ -1,4 +1,7 @@
-"""Numbers that the specifications state, on the real files; they are looked for in EQUIPOISE_DATA."""
+"""Numbers that the specifications state, on the real files.
+
+They are looked for in EQUIPOISE_DATA.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ def scores(fashion: Dataset) -> np.ndarray:
 
 @pytest.fixture
 def pool(fashion: Dataset, scores: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> Pool:
-    """The whole set, whose scores are computed once instead of for every seed; nothing else of the partition is replaced."""
+    """The whole set, whose scores are computed once instead of for every seed.
+
+    Nothing else of the partition is replaced.
+    """
     monkeypatch.setattr(covariate, "whitened", lambda x, q: scores)
     return Pool(fashion.y.numpy(), 10, features=lambda: fashion.x.numpy())
 

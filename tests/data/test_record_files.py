@@ -1,4 +1,4 @@
-"""Files of patients' records, some rows at a time, and the bounds within which their cells count."""
+"""Files of patients' records, read in parts, and the bounds within which their cells count."""
 
 from __future__ import annotations
 
@@ -196,9 +196,11 @@ def test_what_is_told_of_events_and_patients(tmp_path: Path) -> None:
         "patients.csv: 1 postal code of no state, read as unknown; the first in row 4 ('none')",
         "patients.csv: 1 patient left out: no known site; the first in row 4 ('p3')",
         "patients.csv: 1 patient of unknown sex (known: female, male); the first in row 5 ('x')",
-        "events.csv: 2 events after a later one of the same patient; events were sorted by age; the first in row 4",
+        "events.csv: 2 events after a later one of the same patient; events were sorted by age; "
+        "the first in row 4",
         "events.csv: 1 event left out: no code; the first in row 5",
-        "2 of 2 sites without a positive patient, whose own results say nothing about positives: CA, NY",
+        "2 of 2 sites without a positive patient, whose own results say nothing about positives: "
+        "CA, NY",
     ]
     everywhere = read_patients(tmp_path, anywhere=True)
     assert everywhere.ids == ("p1", "p3", "p4") and everywhere.site_names == ("CA", "NY", "unknown")
@@ -229,25 +231,37 @@ def test_labels_that_are_told(cell: str, label: int, tmp_path: Path) -> None:
     patients = f"patient,sex,postal_code,label\np1,F,94103,{cell}\np2,F,94103,0\n"
     found = read(tmp_path, "patient,age,code,value\np1,50,A,\n", patients)
     assert found.label.tolist() == [label, 0]
-    against = "1 patient with a label that contradicts the codes; the label was used (the first is patient 1)"
+    against = (
+        "1 patient with a label that contradicts the codes; the label was used (the first is "
+        "patient 1)"
+    )
     assert (against in found.notes) == (label == 1)
 
 
 def test_times_and_ages_that_disagree_are_counted_by_patient(tmp_path: Path) -> None:
-    events = "patient,age,code,value,time\np1,50,A,,-5\np2,30,A,,1\np2,29,A,,2\np1,49,A,,6\np1,49,A,,7\np2,28,A,,3\n"  # equal ages agree
+    # equal ages agree
+    events = "patient,age,code,value,time\np1,50,A,,-5\np2,30,A,,1\np2,29,A,,2\np1,49,A,,6\np1,49,A,,7\np2,28,A,,3\n"
     notes = read(tmp_path, events).notes
     assert (
-        "events.csv: 3 events with an age below that of an earlier one; events are sorted by time; the first in row 4"
-        in notes
+        "events.csv: 3 events with an age below that of an earlier one; events are sorted by time; "
+        "the first in row 4" in notes
     )
     assert not any("after a later one" in note for note in notes)
 
 
 def test_events_end_at_the_first_diagnosis() -> None:
     records = Records(
-        np.zeros(4, int), ("a",), np.zeros(4, int), np.zeros(4, int), np.array([-1, -1, 0, 1]), np.zeros(5, np.int64),
-        np.array([0, 1, 1, 0, 0, 1, 0, 0]), np.arange(8.0), np.arange(8.0), ("A", "C25"),
-    )  # fmt: skip
+        np.zeros(4, int),
+        ("a",),
+        np.zeros(4, int),
+        np.zeros(4, int),
+        np.array([-1, -1, 0, 1]),
+        np.zeros(5, np.int64),
+        np.array([0, 1, 1, 0, 0, 1, 0, 0]),
+        np.arange(8.0),
+        np.arange(8.0),
+        ("A", "C25"),
+    )
     notes = Notes()
     owner, when = np.array([0, 0, 0, 0, 1, 2, 2, 3]), np.array([1.0, 5, 3, 3, 7, 4, 2, 1])
     found = before_diagnosis(records, owner, when, np.array([False, True]), notes)
@@ -259,7 +273,8 @@ def test_events_end_at_the_first_diagnosis() -> None:
         0,
     ]
     assert notes.other == [
-        "2 patients with a label that contradicts the codes; the label was used (the first is patient 3)",
+        "2 patients with a label that contradicts the codes; the label was used (the first is "
+        "patient 3)",
         "4 events at or after the diagnosis of 2 patients removed",
     ]
 
@@ -284,7 +299,10 @@ def test_which_folders_hold_records(tmp_path: Path) -> None:
         read_patients(tmp_path)
     with pytest.raises(
         ValueError,
-        match=r"expected patients\.csv and events\.csv \(or \.parquet\), or one folder per site with both",
+        match=(
+            r"expected patients\.csv and events\.csv \(or \.parquet\), or one folder per site with "
+            r"both"
+        ),
     ):
         read_patients(tmp_path / "a")
 

@@ -1,4 +1,5 @@
-"""What is known of every registered data set: where its files come from, their checksums, shape, classes, licence. A wrong digit is found here.
+"""What is known of every registered data set: where its files come from, their checksums, shape,
+classes, licence. A wrong digit is found here.
 
 python -m tests.data.test_registered > tests/data/registered.yaml
 """
@@ -46,7 +47,8 @@ def test_nothing_of_a_registered_set_changes_unnoticed() -> None:
         ("digits", "data set digits is built in: there is nothing to fetch or to import"),
         (
             "digit_domains",
-            "data set digit_domains consists of others, which are fetched or imported one by one: mnist, usps, svhn, syn",
+            "data set digit_domains consists of others, which are fetched or imported one by one: "
+            "mnist, usps, svhn, syn",
         ),
         ("mnits", "unknown data set 'mnits'; did you mean 'mnist'?"),
     ],

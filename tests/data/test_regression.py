@@ -90,7 +90,9 @@ def test_the_last_step_is_part_of_the_exported_model(run: eq.Run, tmp_path: Path
 
 
 def test_the_unit_of_the_target_changes_no_bit_of_the_training(tmp_path: Path) -> None:
-    """Twice the numbers plus 1024, which float32 holds exactly for these: the same standardised targets."""
+    """Twice the numbers plus 1024, which float32 holds exactly for these: the same standardised
+    targets.
+    """
     x, y = load_diabetes(return_X_y=True)
     settings: dict[str, Any] = {
         "data": {"clients": 3},
@@ -138,7 +140,10 @@ def test_only_whole_numbers_from_zero_can_be_classes() -> None:
     for targets in ((0.0, 1.5), (0.5, 1.5), (-1.0, 1.0)):
         with pytest.raises(
             ValueError,
-            match="its targets are not whole numbers from 0, so they cannot be classes; use task: regression",
+            match=(
+                "its targets are not whole numbers from 0, so they cannot be classes; use task: "
+                "regression"
+            ),
         ):
             numbers(*targets).as_task("classification")
 

@@ -303,8 +303,11 @@ def sites(folder: Path, **headers: str) -> Path:
 
 def test_names_that_differ_in_case_or_blanks_are_matched_with_a_note(tmp_path: Path) -> None:
     folder = sites(
-        tmp_path / "s", a="age,blood pressure,label", b="Age,Blood  Pressure,label", c="age,bloodpressure,label"
-    )  # fmt: skip
+        tmp_path / "s",
+        a="age,blood pressure,label",
+        b="Age,Blood  Pressure,label",
+        c="age,bloodpressure,label",
+    )
     found = check_data(DataConfig(name=str(folder)))
     assert not found.problems
     assert [column.name for column in found.columns] == ["age", "blood pressure"]

@@ -36,7 +36,7 @@ def samples(*places: int) -> Samples:
 
 
 def held(some: Samples) -> list[int]:
-    """Inputs and labels tell the same sample."""
+    """Inputs and labels belong to the same sample."""
     assert some.x[:, 0].tolist() == some.y.tolist() == (
         -some.x[:, 1]
     ).tolist() == some.index.tolist() and len(some) == len(some.index)

@@ -55,7 +55,7 @@ def saved(dirty: Path, tmp_path: Path, equipoise: Terminal) -> Path:  # noqa: F8
 
 
 def uncommented(text: str, wanted: Callable[[str], bool] = lambda line: True) -> str:
-    """Follow the note at the top of a saved schema, for the lines that are wanted."""
+    """Follow the note at the top of a saved schema, for the chosen lines."""
     lines: list[str] = []
     replaces = False
     for line in text.splitlines()[2:]:
@@ -133,7 +133,7 @@ def test_findings_are_listed_with_what_is_refused(
 ) -> None:
     answer = equipoise("data", "check", dirty, "--label", "disease")
     assert "note: bern.csv: the column 'Age'" in answer.out and "38.67" in answer.out
-    assert "coded differently between sites: 'sick'" not in answer.out  # told by the refusal
+    assert "coded differently between sites: 'sick'" not in answer.out  # the refusal names it
 
 
 def test_no_column_is_proposed_alone(tmp_path: Path, dirty: Path) -> None:

@@ -1,4 +1,6 @@
-"""One schema for a table whatever the seed: decided from whole files, kept in the run, given back by the user."""
+"""One schema for a table whatever the seed: decided from whole files, kept in the run, given back
+by the user.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +80,13 @@ def test_what_each_column_is(folder: Path) -> None:
     assert schema is not None
     kinds = {column.name: column.kind for column in schema.columns}
     assert kinds == {
-        "patient": "identifier", "age": "number", "ward": "category", "pressure": "number", "admitted": "date", "note": "text",
-    }  # fmt: skip
+        "patient": "identifier",
+        "age": "number",
+        "ward": "category",
+        "pressure": "number",
+        "admitted": "date",
+        "note": "text",
+    }
     assert {column.name for column in schema.columns if column.gaps} == {"pressure"}
     assert (schema.label, schema.task, schema.classes) == (
         "label",
@@ -380,7 +387,10 @@ def test_a_data_set_made_in_python_takes_a_schema_too() -> None:
     numbers = from_arrays(x, np.arange(30) / 7, columns=["a", "b", "c"])
     with pytest.raises(
         ValueError,
-        match="has numbers for labels, but its schema has classes; set task: classification or correct the schema",
+        match=(
+            "has numbers for labels, but its schema has classes; set task: classification or "
+            "correct the schema"
+        ),
     ):
         federate(DataConfig(task="regression", schema={"classes": ["yes", "no"]}), 1, numbers)
 

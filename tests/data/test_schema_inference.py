@@ -1,4 +1,6 @@
-"""What a column is, at the bounds where it would become something else; and a data set as a given schema sees it."""
+"""What a column is, at the bounds where it would become something else; and a data set as a given
+schema sees it.
+"""
 
 from __future__ import annotations
 
@@ -245,9 +247,14 @@ def table(**more: Any) -> Dataset:
 def test_the_schema_of_a_data_set_that_came_from_no_file() -> None:
     found = schema_of(table(class_names=("no", "yes")))
     assert found == Schema(
-        task="classification", classes=("no", "yes"),
-        columns=({"name": "a", "kind": "number", "gaps": False}, {"name": "b", "kind": "category", "categories": ("u", "v"), "gaps": False}, {"name": "c", "kind": "number", "gaps": True}),
-    )  # fmt: skip
+        task="classification",
+        classes=("no", "yes"),
+        columns=(
+            {"name": "a", "kind": "number", "gaps": False},
+            {"name": "b", "kind": "category", "categories": ("u", "v"), "gaps": False},
+            {"name": "c", "kind": "number", "gaps": True},
+        ),
+    )
     images = schema_of(from_arrays(np.zeros((2, 5, 6), np.uint8), [0, 1]))
     assert (images.shape, images.columns, images.classes) == ((1, 5, 6), (), ())
     assert schema_of(from_arrays(np.zeros((2, 5)), [0.5, 1])).task == "regression"

@@ -1,4 +1,6 @@
-"""The `data:` section at its bounds, and what it is where nothing is said; and codes of systems, labels and states."""
+"""The `data:` section at its bounds, and what it is by default; and codes of systems,
+labels and states.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,8 @@ def test_the_corrected_expansion_is_off_by_the_fourth_power_and_the_printed_one_
     shift, change, _ = example()
 
     def error(e: float, variant: str) -> float:
-        # unit covariance, where the printed quadratic term is right, so that only its cubic terms differ
+        # unit covariance, where the printed quadratic term is right, so that only its cubic terms
+        # differ
         return abs(
             kl_theorem22(e * shift, e * change, np.eye(4), np.inf, variant)
             - kl_gaussian_exact(e * shift, e * change, np.eye(4))

@@ -1,4 +1,6 @@
-"""The data folder and what is read from it: where it is, what a copy has to hold, which part and site every sample is of."""
+"""The data folder and what is read from it: where it is, what a copy has to hold, which part and
+site every sample is of.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +159,10 @@ def test_files_got_by_hand(folder: Path, tmp_path: Path) -> None:
     ] == ["tiny.npz"]
     with pytest.raises(
         ValueError,
-        match=r"a\.bin cannot be taken as data set tiny: also needed: b\.bin; give all of a\.bin, b\.bin together",
+        match=(
+            r"a\.bin cannot be taken as data set tiny: also needed: b\.bin; give all of a\.bin, "
+            r"b\.bin together"
+        ),
     ):
         store.import_files(entry, [a])
     whole = saved(tmp_path / "given", "whole.npz", parts())
@@ -191,7 +196,10 @@ def test_one_official_file_may_have_any_name_and_known_ones_are_checked(
     assert seen == [["official.bin"]] and entry.official == ("official.bin",)
     with pytest.raises(
         ValueError,
-        match=r"the checksum of .*other\.bin is [0-9a-f]{32}, the official file has 0{32}: truncated or another",
+        match=(
+            r"the checksum of .*other\.bin is [0-9a-f]{32}, the official file has 0{32}: truncated "
+            r"or another"
+        ),
     ):
         store.import_files(entry, [tmp_path / "other.bin"])
     fetched = replace(entry, also=(), remotes=(Remote("renamed.bin", "1" * 32, ("http://x",)),))
@@ -214,7 +222,10 @@ def test_a_copy_is_whole_or_absent(
     monkeypatch.setenv("EQUIPOISE_DATA", str(whole / "inside"))
     with pytest.raises(
         OSError,
-        match=r"cannot make the data folder .*whole\.npz/inside .*; set EQUIPOISE_DATA to a folder you may write to",
+        match=(
+            r"cannot make the data folder .*whole\.npz/inside .*; set EQUIPOISE_DATA to a folder "
+            r"you may write to"
+        ),
     ):
         store.import_files(tiny(), [whole])
 
@@ -223,17 +234,21 @@ def test_an_absent_set_names_its_folder(folder: Path) -> None:
     with pytest.raises(FileNotFoundError) as refused:
         store.arrays_of(tiny())
     assert (
-        f"data set tiny is not in the data folder {folder}. Online: it cannot be fetched automatically."
-        in str(refused.value)
+        f"data set tiny is not in the data folder {folder}. Online: it cannot be fetched "
+        "automatically." in str(refused.value)
     )
     with pytest.raises(
         FileNotFoundError,
-        match=r"Online: equipoise data fetch tiny\. Offline: get .* \(import-only: here\), or point",
+        match=(
+            r"Online: equipoise data fetch tiny\. Offline: get .* \(import-only: here\), or point"
+        ),
     ):
         store.arrays_of(tiny(remotes=(Remote("f", "0" * 32, ("http://x",)),)))
     with pytest.raises(
         ValueError,
-        match=r"data set tiny is import-only: equipoise data import tiny FILE \(import-only: here\)",
+        match=(
+            r"data set tiny is import-only: equipoise data import tiny FILE \(import-only: here\)"
+        ),
     ):
         store.fetch(tiny())
 

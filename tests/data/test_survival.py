@@ -78,7 +78,9 @@ def test_times_are_shares_of_the_longest_training_time(hospitals: Path) -> None:
     assert federation.task.outputs == 12 and federation.task.centre == 0
     train = federation.y[np.unique(federation.train.index)]
     assert float(train.abs().max()) == pytest.approx(1.0)
-    assert federation.task.scale == max(abs(load(survival(hospitals)).y[federation.source[i]]) for i in federation.train.index)  # fmt: skip
+    assert federation.task.scale == max(
+        abs(load(survival(hospitals)).y[federation.source[i]]) for i in federation.train.index
+    )
 
 
 def test_splits_are_stratified_by_the_event(tmp_path: Path) -> None:

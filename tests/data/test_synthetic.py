@@ -41,7 +41,9 @@ def test_its_seed_makes_it_and_the_experiments_seed_does_not() -> None:
 
 
 def test_classes_are_clouds_that_overlap() -> None:
-    """By plain numpy: unit spread around each centre, centres about three apart, and the nearest centre is neither always right nor seldom."""
+    """By plain numpy: unit spread around each centre, centres about three apart, and the nearest
+    centre is neither always right nor seldom.
+    """
     found = load(DataConfig(synthetic={"samples": 40_000, "features": 30, "classes": 6}))
     x, y = found.x.numpy().astype(np.float64), found.y.numpy()
     centres = np.stack([x[y == k].mean(0) for k in range(6)])

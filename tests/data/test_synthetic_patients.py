@@ -1,4 +1,6 @@
-"""Synthetic patients: the sizes of the paper's Table 7, states that differ, and a label that can be learnt from histories and from nothing else."""
+"""Synthetic patients: the sizes of the paper's Table 7, states that differ, and a label that can be
+learnt from histories and from nothing else.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ def patients() -> Records:
 
 
 def counts_and_values(found: Records) -> tuple[np.ndarray, np.ndarray]:
-    """Of each patient how often each code occurs, and the mean of its values; 0, which is the mean of all, where there is none."""
+    """Of each patient how often each code occurs, and the mean of its values.
+
+    0, which is the mean of all, where there is none.
+    """
     counts, totals, told = np.zeros((3, len(found), len(found.codes)))
     for patient in range(len(found)):
         for event in range(found.offsets[patient], found.offsets[patient + 1]):

@@ -1,4 +1,4 @@
-"""Tables that would be read silently wrong, each with the right finding; ordinary ones with none."""
+"""Tables that would be read wrongly have the right finding each; ordinary ones have none."""
 
 from __future__ import annotations
 

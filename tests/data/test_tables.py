@@ -1,4 +1,6 @@
-"""Tables of sites: reading, agreeing on columns, and preparing without a leak between clients or from test to training."""
+"""Tables of sites: reading, agreeing on columns, and preparing without a leak between clients or
+from test to training.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +186,9 @@ def test_a_shared_test_set_is_scaled_with_pooled_statistics() -> None:
 @pytest.mark.parametrize("test", ["local", "global"])
 @pytest.mark.parametrize("normalise", ["client", "pooled", "none"])
 def test_inputs_are_scaled_as_asked_where_sites_differ(normalise: str, test: str) -> None:
-    """Sites with other means, deviations and sizes: their own statistics, those of all training rows together, or none are three things."""
+    """Sites with other means, deviations and sizes: their own statistics, those of all training
+    rows together, or none are three things.
+    """
     if (normalise, test) == ("client", "global"):
         pytest.skip("refused: see above")
     rng = np.random.default_rng(0)
@@ -527,7 +531,9 @@ def test_one_file_is_taken_apart_by_its_site_column(tmp_path: Path) -> None:
     for site in (None, "sit"):
         with pytest.raises(
             ValueError,
-            match=r"is one file: say which column names the site \(site: COLUMN\), one of site, x, y",
+            match=(
+                r"is one file: say which column names the site \(site: COLUMN\), one of site, x, y"
+            ),
         ):
             read_sites(tmp_path / "all.csv", site)
     (tmp_path / "all.csv").write_text("site,x,y\nu,1,0\nNA,2,1\n")

@@ -23,14 +23,18 @@ def test_normalisation_subtracts_then_divides_per_channel() -> None:
 
 
 def test_normalisations_are_those_of_the_papers_codes() -> None:
-    """Typed from them a second time: KDIA and FedEquilibria write per-channel values of pixels in [0, 255] and in [0, 1]."""
+    """Typed from them a second time: KDIA and FedEquilibria write per-channel values of pixels in
+    [0, 255] and in [0, 1].
+    """
     typed = {
-        "none": [[0], [1]], "half": [[0.5], [0.5]], "imagenet": [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]],
+        "none": [[0], [1]],
+        "half": [[0.5], [0.5]],
+        "imagenet": [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]],
         "cifar10": [[0.491373, 0.482353, 0.446667], [0.247059, 0.243529, 0.261569]],
         "cifar10_corefed": [[0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]],
         "cifar100": [[0.50708, 0.48655, 0.44092], [0.26733, 0.25644, 0.27615]],
         "cinic10": [[0.4789, 0.47228, 0.43047], [0.24206, 0.23828, 0.25875]],
-    }  # fmt: skip
+    }
     assert NORMALISATIONS.keys() == typed.keys()
     for name, values in typed.items():
         assert [list(part) for part in NORMALISATIONS[name]] == [
@@ -148,7 +152,9 @@ def test_a_reflecting_crop_shows_a_window_of_the_mirrored_image() -> None:
 
 @pytest.mark.parametrize("degrees", [15, 40])
 def test_a_rotation_turns_by_an_angle_between_its_bounds(degrees: int) -> None:
-    """A blob 8 pixels to the right of the centre of an oblong image: its distance stays, its angle is drawn uniformly."""
+    """A blob 8 pixels to the right of the centre of an oblong image: its distance stays, its angle
+    is drawn uniformly.
+    """
     rows, columns = torch.meshgrid(torch.arange(30) - 14.5, torch.arange(44) - 21.5, indexing="ij")
     blob = torch.exp(-(rows**2 + (columns - 8) ** 2) / 8).expand(30, 1, 30, 44)
     turned = augment(blob, (f"rotate:{degrees}",), torch_stream(1, "turn"))[:, 0]

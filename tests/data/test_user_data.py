@@ -153,7 +153,9 @@ def test_large_pictures_are_made_small_unless_told(pictures: Path) -> None:
 
 
 def test_pictures_are_resized_once(pictures: Path) -> None:
-    """Twice would blur: the pixels are those of one resize of the file, in training and in prediction."""
+    """Twice would blur: the pixels are those of one resize of the file, in training and in
+    prediction.
+    """
     for place, file in enumerate(sorted(pictures.glob("*/*/*"))):
         Image.fromarray(
             np.random.default_rng(place).integers(0, 256, (12, 9, 3), dtype=np.uint8)

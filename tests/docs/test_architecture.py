@@ -43,7 +43,10 @@ def test_the_diagram_names_every_package_and_its_layers_are_in_the_order_of_impo
 
 
 def test_the_walk_is_that_of_a_run(tmp_path: Path) -> None:
-    """Each function that the page names is called, for the first time, after the one before it; what the start calls like a round is not counted."""
+    """Each function that the page names is called, for the first time, after the one before it.
+
+    What the start calls like a round is not counted.
+    """
     walk = [(file.strip("`"), function.strip("`")) for _, file, function, _ in rows("A round")]
     assert len(walk) > 20 and [int(row[0]) for row in rows("A round")] == list(
         range(1, len(walk) + 1)

@@ -1,4 +1,6 @@
-"""docs/extending.md is true: its code, installed as a package outside the project, adds one thing of every kind."""
+"""docs/extending.md is true: its code, installed as a package outside the project, adds one thing
+of every kind.
+"""
 
 from __future__ import annotations
 

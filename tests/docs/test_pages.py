@@ -1,4 +1,4 @@
-"""The navigation names every page, links lead somewhere, and the citation is that of this version."""
+"""The navigation names every page, links are valid, and the citation is of this version."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def test_the_glossary_has_each_word_once_in_order_with_its_meaning() -> None:
 
 
 def test_the_citation_is_of_this_version_and_valid() -> None:
-    """The rules of the Citation File Format 1.2.0 for the keys that are used here; a key that is not known is a mistake."""
+    """The rules of the Citation File Format 1.2.0 for the keys that are used here.
+
+    A key that is not known is a mistake.
+    """
     found = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert found["cff-version"] == "1.2.0" and found["version"] == __version__
     text = {"message", "title", "version", "license", "abstract", "type", "cff-version"}

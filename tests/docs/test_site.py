@@ -1,4 +1,6 @@
-"""The documentation site: pages that are made from the code, links, and a build that needs no network."""
+"""The documentation site: pages that are made from the code, links, and a build that needs no
+network.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ def test_a_method_of_the_users_is_named_by_its_path_and_its_error_shows_the_line
     place: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(
-        "import equipoise as eq\n\n\nclass Broken(eq.Method):\n    def client(self, client, down):\n        raise ZeroDivisionError('own mistake')\n"
+        "import equipoise as eq\n\n\nclass Broken(eq.Method):\n    def client(self, client, "
+        "down):\n        raise ZeroDivisionError('own mistake')\n"
     )
     answer = in_a_process(
         "run",
@@ -84,7 +85,10 @@ def test_a_method_of_the_users_is_named_by_its_path_and_its_error_shows_the_line
 
 
 def test_help_needs_no_torch(tmp_path: Path) -> None:
-    code = "import sys; sys.argv = ['equipoise', 'run', '--help']\ntry:\n    from equipoise.cli import main; main()\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules"
+    code = (
+        "import sys; sys.argv = ['equipoise', 'run', '--help']\ntry:\n    from equipoise.cli "
+        "import main; main()\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
@@ -102,7 +106,8 @@ def test_a_dry_run_prints_the_resolved_plan_and_leaves_nothing(
     equipoise: Terminal, place: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "experiment.yaml").write_text(
-        f"data: {place / 'sites'}\nmethod: {{name: fedprox, mu: 0.3}}\nrounds: 9\ntraining: {{lr: 0.2}}\n"
+        f"data: {place / 'sites'}\nmethod: {{name: fedprox, mu: 0.3}}\nrounds: 9\ntraining: {{lr: "
+        f"0.2}}\n"
     )
     out = tmp_path / "run"
     answer = equipoise(
@@ -129,8 +134,8 @@ def test_a_dry_run_prints_the_resolved_plan_and_leaves_nothing(
     wanted = eq.Experiment(**found)
     sizes = [len(rows) for rows in federate(wanted.data, wanted.seed).train]
     assert (
-        f"4 clients with {min(sizes)} to {max(sizes)} training samples ({sum(sizes)} in all), 4 in each of 5 rounds"
-        in " ".join(plan.split())
+        f"4 clients with {min(sizes)} to {max(sizes)} training samples ({sum(sizes)} in all), 4 in "
+        "each of 5 rounds" in " ".join(plan.split())
     )
     assert "parameters" in plan and "measured: accuracy, loss; main metric: accuracy" in " ".join(
         plan.split()
@@ -291,12 +296,12 @@ def test_show_takes_any_metric_and_names_clients_that_have_none(
     values, loss = run.final(), run.final("loss")
     assert values.keys() == {"ada", "cy"} and loss.keys() == {"ada", "bo", "cy"}
     assert (
-        "auroc is undefined for client bo: its test data have one class; averages are over the other 2"
-        in answer.out
+        "auroc is undefined for client bo: its test data have one class; averages are over the "
+        "other 2" in answer.out
     )
     assert (
-        "the main metric is auroc, the first measured that is not the loss; evaluation.main names another"
-        in answer.out
+        "the main metric is auroc, the first measured that is not the loss; evaluation.main names "
+        "another" in answer.out
     )
     assert (
         "auroc in % of the global model" in answer.out

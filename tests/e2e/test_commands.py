@@ -1,4 +1,6 @@
-"""What users type: every command with its options and their defaults. A change here belongs into CHANGELOG.md.
+"""What users type: every command with its options and their defaults.
+
+A change here belongs into CHANGELOG.md.
 
 python -m tests.e2e.test_commands > tests/e2e/commands.yaml
 """

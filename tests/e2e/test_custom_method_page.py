@@ -1,4 +1,6 @@
-"""The page on custom methods runs by copy and paste: as a notebook does, and from a module on workers."""
+"""The page on custom methods runs by copy and paste: as a notebook does, and from a module on
+workers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`equipoise doctor`: versions, devices, extras and folders, and an exit code that scripts can use."""
+"""`equipoise doctor`: versions, devices, extras and folders, and an exit code for scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The first hour of a hospital's data manager: files as they are, a look at them, a schema, a comparison; and what the commands say on the way."""
+"""The first hour of a hospital's data manager: files as they are, a look at them, a schema, a
+comparison; and what the commands say on the way.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,19 @@ from equipoise.storage.store import RunError
 from tests.helpers.terminal import Terminal, in_a_process
 
 SMALL = ("--rounds", "1", "--set", "model={name: mlp, hidden: [4]}")
-WRITTEN = {"boston": (",", ".", "utf-8", "{0}-{1:02}-{2:02}"), "lyon": ("\t", ".", "utf-16", "{2:02}/{1:02}/{0}"), "wien": (";", ",", "cp1252", "{2}.{1}.{0}")}  # fmt: skip
+WRITTEN = {
+    "boston": (",", ".", "utf-8", "{0}-{1:02}-{2:02}"),
+    "lyon": ("\t", ".", "utf-16", "{2:02}/{1:02}/{0}"),
+    "wien": (";", ",", "cp1252", "{2}.{1}.{0}"),
+}
 
 
 @pytest.fixture
 def hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three sites, each with its own way of writing; the only gap and the only rare ward are in one row each."""
+    """Three sites, each with its own way of writing.
+
+    The only gap and the only rare ward are in one row each.
+    """
     rng = np.random.default_rng(0)
     (tmp_path / "hospitals").mkdir()
     for site, (separator, decimal, encoding, date) in WRITTEN.items():
@@ -33,7 +42,16 @@ def hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 else f"{rng.normal(120, 9):.1f}".replace(".", decimal)
             )
             ward = "Süd" if (site, i) == ("wien", 7) else "Nord" if i % 2 else "West"
-            rows.append([f"{site[0]}{i}", date.format(2024, 1 + i % 12, 1 + i % 28), ward, pressure, f"{rng.normal(75, 9):.1f}".replace(".", decimal), "Well " if (site, i) == ("lyon", 2) else "well" if i % 3 else "sick"])  # fmt: skip
+            rows.append(
+                [
+                    f"{site[0]}{i}",
+                    date.format(2024, 1 + i % 12, 1 + i % 28),
+                    ward,
+                    pressure,
+                    f"{rng.normal(75, 9):.1f}".replace(".", decimal),
+                    "Well " if (site, i) == ("lyon", 2) else "well" if i % 3 else "sick",
+                ]
+            )
         (tmp_path / "hospitals" / f"{site}.csv").write_bytes(
             "".join(separator.join(row) + "\n" for row in rows).encode(encoding)
         )
@@ -86,11 +104,18 @@ def test_data_check_shows_how_dirty_files_are_understood(
     answer = equipoise("data", "check", "hospitals", "--label", "disease")
     assert answer.code == 0 and answer.err == ""
     for said in (
-        "boston  60    12", "patient_id  identifier", "admitted    date", "ward        category", "pressure    number",
-        "read as commas, UTF-8: boston.csv", "read as tabs, UTF-16: lyon.csv",
+        "boston  60    12",
+        "patient_id  identifier",
+        "admitted    date",
+        "ward        category",
+        "pressure    number",
+        "read as commas, UTF-8: boston.csv",
+        "read as tabs, UTF-16: lyon.csv",
         "read as semicolons, Latin-1, decimal commas in pressure, rate: wien.csv",
-        "the classes 'Well' (1 row) and 'well'", "column 'patient_id' looks like an identifier", "fewer than 30 test rows",
-    ):  # fmt: skip
+        "the classes 'Well' (1 row) and 'well'",
+        "column 'patient_id' looks like an identifier",
+        "fewer than 30 test rows",
+    ):
         assert said in answer.out, said
     found = json.loads(equipoise("data", "check", "hospitals", "--label", "disease", "--json").out)
     assert [site["rows"] for site in found["sites"]] == [60, 60, 60] and found["schema"][
@@ -190,15 +215,18 @@ def test_what_the_commands_say_names_the_option(hospitals: Path, equipoise: Term
     [
         (
             ("data.split=[0.8, 0.2, 0.0]",),
-            "nothing was measured: data.split gives tests no share; set data.split=[0.7, 0.1, 0.2], say",
+            "nothing was measured: data.split gives tests no share; set data.split=[0.7, 0.1, "
+            "0.2], say",
         ),
         (
             ("evaluation.splits=[validation]",),
-            "nothing was measured on test data: evaluation.splits names validation; put test into it",
+            "nothing was measured on test data: evaluation.splits names validation; put test into "
+            "it",
         ),
         (
             ("data.samples=12",),
-            "nothing was measured: no client has a test sample, since the largest has 4 and 20% of that is less than one",
+            "nothing was measured: no client has a test sample, since the largest has 4 and 20% "
+            "of that is less than one",
         ),
     ],
 )

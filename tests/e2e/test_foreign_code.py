@@ -1,4 +1,6 @@
-"""Files from strangers: what they name is not imported, let alone called, unless the user allowed its package."""
+"""Files from strangers: what they name is not imported, let alone called, unless the user allowed
+its package.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from tests.helpers.packages import write_package
 from tests.helpers.runs import folder_of, sites
 from tests.helpers.terminal import Terminal
 
-# A package whose import leaves a trace, with a model, a method and things that a file must not reach through it.
+# A package whose import leaves a trace, with a model, a method and things that a file must not
+# reach through it.
 PACKAGE = """
 import subprocess
 from os import system
@@ -61,7 +64,7 @@ class NoModel:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two rounds, and beside it one that was stopped after the first."""
+    """A run of two rounds, and another that was stopped after the first."""
     folder = tmp_path_factory.mktemp("foreign")
     config = _config(folder_of(folder / "sites", sites()))
     eq.run(config, folder / "run")
@@ -78,7 +81,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy that a test may doctor, beside a package that can be imported."""
+    """A copy that a test may change, next to a package that can be imported."""
     shutil.copytree(finished, tmp_path / "place")
     (tmp_path / "place" / "strange_package.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(str(tmp_path / "place"))
@@ -89,8 +92,14 @@ def place(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def _config(data: str, **more: Any) -> dict[str, Any]:
-    return {"data": {"name": data, "split": [0.7, 0.15, 0.15]}, "model": {"name": "mlp", "hidden": [6]}, "method": {"name": "fedavg"},
-            "rounds": 2, "workers": 0, **more}  # fmt: skip
+    return {
+        "data": {"name": data, "split": [0.7, 0.15, 0.15]},
+        "model": {"name": "mlp", "hidden": [6]},
+        "method": {"name": "fedavg"},
+        "rounds": 2,
+        "workers": 0,
+        **more,
+    }
 
 
 def _write(path: Path, **more: Any) -> Path:
@@ -231,7 +240,9 @@ def test_what_is_allowed_runs_and_the_permission_travels_to_workers(
 def test_a_worker_refuses_by_itself_what_its_job_does_not_allow(
     place: Path, named: dict[str, Any]
 ) -> None:
-    """As if the server had looked away: the job names code, and says nothing of a permission or one for another package."""
+    """As if the server had looked away: the job names code, and says nothing of a permission or one
+    for another package.
+    """
     wanted = experiment(FromFile(_config("sites", workers=1)), Imports(frozenset({"another"})))
     for allowed in ({}, wanted.imports.plain()):
         with (
@@ -422,11 +433,16 @@ def test_the_current_folder_does_not_stand_in_for_a_library(
         (place / f"{library}.py").write_text(
             "import pathlib; pathlib.Path('pwned').touch(); raise SystemExit(9)"
         )
-    program = "from equipoise.cli import main; main()"  # as the installed command, which does not look there either
+    # as the installed command, which does not look there either
+    program = "from equipoise.cli import main; main()"
     source = str(Path(eq.__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, "-P", "-c", program, *words, "--quiet", "--out", str(tmp_path / "out")],
-        cwd=place, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert not (place / "pwned").exists()

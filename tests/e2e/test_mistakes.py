@@ -1,7 +1,11 @@
-"""A user's mistakes and damaged files, one row each: one sentence, exit code 2, no traceback, and nobody is told to load a file unsafely.
+"""A user's mistakes and damaged files, one row each.
 
-To add a case: a function that prepares a folder (which holds four sites in `sites`, an image folder in `images` and a finished run in `run`)
-and gives the words of the command, and a part of the sentence that is expected.
+The answer is one sentence and exit code 2, without a traceback, and never advises to load a file
+unsafely.
+
+To add a case: a function that prepares a folder (which holds four sites in `sites`, an image folder
+in `images` and a finished run in `run`) and gives the words of the command, and a part of the
+sentence that is expected.
 """
 
 from __future__ import annotations
@@ -72,7 +76,8 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "place"
 
 
-# --- files of an experiment -------------------------------------------------------------------------------------------------------------
+# --- files of an experiment
+# --------------------------------------------------------------------------------------------------
 
 
 def _yaml(text: str | bytes) -> Callable[[Path], Words]:
@@ -93,9 +98,16 @@ TEXTS: dict[str, tuple[str | bytes, str]] = {
     "nested 2,000 deep": ("[" * 2000 + "]" * 2000, "at most 32 levels"),
     "mappings nested 2,000 deep": ("{a: " * 2000 + "}" * 2000, "at most 32 levels"),
     "deep by indentation": ("\n".join(" " * n + "a:" for n in range(1000)), "at most 32 levels"),
-    "deep by aliases": ("x0: &x0 [1]\n" + "\n".join(f"x{n}: &x{n} [*x{n - 1}]" for n in range(1, 90)), "32 levels"),
+    "deep by aliases": (
+        "x0: &x0 [1]\n" + "\n".join(f"x{n}: &x{n} [*x{n - 1}]" for n in range(1, 90)),
+        "32 levels",
+    ),
     "alias bomb": (_bomb(), "counting an alias as all that it stands for"),
-    "merge bomb": ("a0: &a0 {k: v}\n" + "\n".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 9)), "counting an alias"),
+    "merge bomb": (
+        "a0: &a0 {k: v}\n"
+        + "\n".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 9)),
+        "counting an alias",
+    ),
     "alias of itself": ("model: &m [*m]", "stands for nothing that comes before it"),
     "more than 1 MB": ("# " + "x" * 1_000_001, "at most 1 MB"),
     "not UTF-8": (b"method: \xff\xfe", "not text in UTF-8"),
@@ -103,31 +115,58 @@ TEXTS: dict[str, tuple[str | bytes, str]] = {
     "a control character": ("method: fed\x07avg", "not YAML"),
     "a number of 100,000 digits": ("rounds: " + "9" * 100_000, "more than 100 characters"),
     "a hexadecimal number": ("seed: 0x" + "f" * 100_000, "more than 100 characters"),
-    "a number in sixties": ("seed: " + ":".join(["1"] * 100_000), "seed: Input should be a valid integer"),
+    "a number in sixties": (
+        "seed: " + ":".join(["1"] * 100_000),
+        "seed: Input should be a valid integer",
+    ),
     "beyond 64 bits": ("seed: 18446744073709551616", "too large"),
     "1.0e+400": ("training: {lr: 1.0e+400}", "too large"),
     "1e400": ("training: {lr: 1e400}", "the number 1e400 is too large"),
     "infinity": ("training: {lr: .inf}", "training.lr: Input should be a finite number"),
     "no number": ("training: {clip: .nan}", "training.clip: Input should be"),
-    "an infinite parameter": ("method: {name: fedprox, mu: .inf}", "method.mu: Input should be a finite number"),
-    "an infinite deadline": ("participation: {deadline: .inf}", "participation.deadline: Input should be a finite number"),
+    "an infinite parameter": (
+        "method: {name: fedprox, mu: .inf}",
+        "method.mu: Input should be a finite number",
+    ),
+    "an infinite deadline": (
+        "participation: {deadline: .inf}",
+        "participation.deadline: Input should be a finite number",
+    ),
     "an absurd layer": ("model: {name: mlp, hidden: [1000000000000]}", "model 'mlp': "),
-    "an absurd layer of 2^62": ("model: {name: mlp, hidden: [4611686018427387904]}", "model 'mlp': "),
+    "an absurd layer of 2^62": (
+        "model: {name: mlp, hidden: [4611686018427387904]}",
+        "model 'mlp': ",
+    ),
     "absurd rounds": ("rounds: 4000000000000000000", "rounds: "),
     "absurd clients": ("data: {name: digits, clients: 4000000000000000000}", "data.clients: "),
-    "absurd partition": ("data: {name: digits, partition: 'dirichlet:1e400'}", "must be of type float and finite"),
-    "a partition of 5,000 digits": ("data: {name: digits, partition: 'shards:" + "9" * 5000 + "'}", "must be of type int and finite"),
-    "an absurd device": ("device: 'cuda:99999999999999999999'", "device: expected cpu, cuda or cuda:1, say, got"),
+    "absurd partition": (
+        "data: {name: digits, partition: 'dirichlet:1e400'}",
+        "must be of type float and finite",
+    ),
+    "a partition of 5,000 digits": (
+        "data: {name: digits, partition: 'shards:" + "9" * 5000 + "'}",
+        "must be of type int and finite",
+    ),
+    "an absurd device": (
+        "device: 'cuda:99999999999999999999'",
+        "device: expected cpu, cuda or cuda:1, say, got",
+    ),
     "a list": ("[1, 2]", "expected a mapping such as `method: fedavg`, got list"),
     "nothing": ("", "expected a mapping such as `method: fedavg`, got NoneType"),
     "two documents": ("rounds: 1\n---\nrounds: 2", "not YAML"),
     "a truth as a key": ("true: 1", "expected text as a key, got True"),
     "a list as a key": ("? [a]\n: b", "not YAML"),
     "a number as a parameter": ("method: {name: fedavg, 3: 4}", "unknown parameter of fedavg '3'"),
-    "Python in YAML": ("model: !!python/object/apply:os.system ['touch pwned']", "could not determine a constructor"),
+    "Python in YAML": (
+        "model: !!python/object/apply:os.system ['touch pwned']",
+        "could not determine a constructor",
+    ),
     "bytes in YAML": ("model: {name: mlp, x: !!binary aGk=}", "could not determine a constructor"),
     "a wrong tag": ("rounds: !!int _", "not YAML"),
-    "a wrong truth": ("training: {nesterov: !!bool perhaps}", "expected true or false, got 'perhaps'"),
+    "a wrong truth": (
+        "training: {nesterov: !!bool perhaps}",
+        "expected true or false, got 'perhaps'",
+    ),
     "an unclosed bracket": ("training: {lr: [", "not YAML"),
     "a NUL in a path": ('data: {name: "a\\0b"}', "expected a name or a path in UTF-8"),
     "a surrogate in a path": ('data: {name: "a\\udcffb"}', "not YAML"),
@@ -136,12 +175,15 @@ TEXTS: dict[str, tuple[str | bytes, str]] = {
     "a name that is a list": ("model: {name: [mlp]}", "model.name: expected text"),
     "a method that is a list": ("method: [fedavg]", "expected a name or a mapping"),
     "a method's name that is a list": ("method: {name: [fedavg]}", "unknown method ['fedavg']"),
-    "clients that are a list": ("model: {name: mlp, clients: [a]}", "model.clients: expected a mapping"),
+    "clients that are a list": (
+        "model: {name: mlp, clients: [a]}",
+        "model.clients: expected a mapping",
+    ),
     "a model named a@b": ("models: {a@b: mlp}", "expected names without @"),
     "a model named with a slash": ("models: {a/b: mlp}", "printable characters without /"),
     "an escape sequence in a name": ('method: "\\e[31mfedavg"', r"unknown method '\x1b[31mfedavg'"),
     "a long name": ("method: " + "x" * 100_000, "unknown method 'xxx"),
-}  # fmt: skip
+}
 for _name, (_text, _sentence) in TEXTS.items():
     case(_sentence, f"yaml: {_name}")(_yaml(_text))
 
@@ -193,7 +235,8 @@ def a_word_that_is_not_utf8(place: Path) -> Words:
     return ["run", os.fsdecode(b"e\xff.yaml"), *DRY]
 
 
-# --- data -------------------------------------------------------------------------------------------------------------------------------
+# --- data
+# --------------------------------------------------------------------------------------------------
 
 
 def _npy(shape: str, code: str = "<f8", content: bytes = b"") -> bytes:
@@ -218,23 +261,93 @@ def _site(**members: bytes) -> Callable[[Path], Words]:
 
 LABELS = _npy("(2,)", "<i8", bytes(16))
 for _name, _members, _sentence in [
-    ("a header of 20 TB", {"x": _npy("(2500000000000,)", content=bytes(16)), "y": LABELS}, "20,000,000,000,000 bytes), but the file has 16 bytes"),
-    ("a header beyond 64 bits", {"x": _npy("(9999999999999999999999,)"), "y": LABELS}, "but the file has 0 bytes"),
-    ("a negative shape", {"x": _npy("(-2, -1)", content=bytes(16)), "y": LABELS}, "the file is damaged"),
-    ("no columns but many", {"x": _npy("(0, 1000000000)"), "y": _npy("(0,)", "<i8")}, "at least one sample"),
-    ("nothing, absurdly wide", {"x": _npy("(0, 999999999999999)"), "y": _npy("(0,)", "<i8")}, "the file is damaged"),
-    ("text of no width", {"x": _npy("(1000000000000,)", "<U0"), "y": LABELS}, "save it as numbers or text"),
-    ("Python objects", {"x": _npy("(1,)", "|O", b"cos\nsystem\n(S'touch pwned'\ntR."), "y": LABELS}, "holds Python objects, which are never loaded"),
-    ("complex numbers", {"x": _npy("(2, 1)", "<c16", bytes(32)), "y": LABELS}, "of type complex128"),
-    ("dates", {"x": _npy("(2, 1)", "<M8[s]", bytes(16)), "y": LABELS}, "save it as numbers or text"),
-    ("a single number", {"x": _npy("()", content=bytes(8)), "y": LABELS}, "expected arrays of one length"),
-    ("a header that is no header", {"x": b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "y": LABELS}, "is damaged or not an NPZ file"),
-    ("a huge header", {"x": b"\x93NUMPY\x02\x00" + struct.pack("<I", 50_000_000) + b" " * 50_000_000, "y": LABELS}, "is damaged or not an NPZ file"),
-    ("words", {"x": _npy("(2, 1, 8, 8)", "<U1", bytes(512)), "y": LABELS}, "expected numbers, one row or image per sample, got <U"),
+    (
+        "a header of 20 TB",
+        {"x": _npy("(2500000000000,)", content=bytes(16)), "y": LABELS},
+        "20,000,000,000,000 bytes), but the file has 16 bytes",
+    ),
+    (
+        "a header beyond 64 bits",
+        {"x": _npy("(9999999999999999999999,)"), "y": LABELS},
+        "but the file has 0 bytes",
+    ),
+    (
+        "a negative shape",
+        {"x": _npy("(-2, -1)", content=bytes(16)), "y": LABELS},
+        "the file is damaged",
+    ),
+    (
+        "no columns but many",
+        {"x": _npy("(0, 1000000000)"), "y": _npy("(0,)", "<i8")},
+        "at least one sample",
+    ),
+    (
+        "nothing, absurdly wide",
+        {"x": _npy("(0, 999999999999999)"), "y": _npy("(0,)", "<i8")},
+        "the file is damaged",
+    ),
+    (
+        "text of no width",
+        {"x": _npy("(1000000000000,)", "<U0"), "y": LABELS},
+        "save it as numbers or text",
+    ),
+    (
+        "Python objects",
+        {"x": _npy("(1,)", "|O", b"cos\nsystem\n(S'touch pwned'\ntR."), "y": LABELS},
+        "holds Python objects, which are never loaded",
+    ),
+    (
+        "complex numbers",
+        {"x": _npy("(2, 1)", "<c16", bytes(32)), "y": LABELS},
+        "of type complex128",
+    ),
+    (
+        "dates",
+        {"x": _npy("(2, 1)", "<M8[s]", bytes(16)), "y": LABELS},
+        "save it as numbers or text",
+    ),
+    (
+        "a single number",
+        {"x": _npy("()", content=bytes(8)), "y": LABELS},
+        "expected arrays of one length",
+    ),
+    (
+        "a header that is no header",
+        {"x": b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "y": LABELS},
+        "is damaged or not an NPZ file",
+    ),
+    (
+        "a huge header",
+        {
+            "x": b"\x93NUMPY\x02\x00" + struct.pack("<I", 50_000_000) + b" " * 50_000_000,
+            "y": LABELS,
+        },
+        "is damaged or not an NPZ file",
+    ),
+    (
+        "words",
+        {"x": _npy("(2, 1, 8, 8)", "<U1", bytes(512)), "y": LABELS},
+        "expected numbers, one row or image per sample, got <U",
+    ),
     ("no array", {"x": b"hello", "y": LABELS}, "is damaged or not an NPZ file"),
-    ("names for other columns", {"x": _npy("(2, 3)", content=bytes(48)), "y": LABELS, "feature_names": _npy("(2,)", "<U1", bytes(8))}, "a column for each of 2 feature_names"),
-    ("class 10^12", {"x": _npy("(2, 1, 8, 8)", "<f4", bytes(512)), "y": _npy("(2,)", "<i8", struct.pack("<qq", 0, 10**12))}, "expected at most 100,000 classes"),
-]:  # fmt: skip
+    (
+        "names for other columns",
+        {
+            "x": _npy("(2, 3)", content=bytes(48)),
+            "y": LABELS,
+            "feature_names": _npy("(2,)", "<U1", bytes(8)),
+        },
+        "a column for each of 2 feature_names",
+    ),
+    (
+        "class 10^12",
+        {
+            "x": _npy("(2, 1, 8, 8)", "<f4", bytes(512)),
+            "y": _npy("(2,)", "<i8", struct.pack("<qq", 0, 10**12)),
+        },
+        "expected at most 100,000 classes",
+    ),
+]:
     case(_sentence, f"npz: {_name}")(_site(**_members))
 
 
@@ -392,16 +505,32 @@ def _csv(content: bytes, name: str = "bo.csv") -> Callable[[Path], Words]:
 
 
 for _name, _content, _sentence in [
-    ("a field of 200,000 characters", b"a,label\n" + b"x" * 200_000 + b",1\n", "field larger than field limit"),
-    ("a quotation mark that is never closed", b'a,label\n"1,0\n' + b"1,0\n" * 60_000, "is a quotation mark open"),
+    (
+        "a field of 200,000 characters",
+        b"a,label\n" + b"x" * 200_000 + b",1\n",
+        "field larger than field limit",
+    ),
+    (
+        "a quotation mark that is never closed",
+        b'a,label\n"1,0\n' + b"1,0\n" * 60_000,
+        "is a quotation mark open",
+    ),
     ("no text", b"a,label\n\x81,1\n", "is not text in UTF-8"),
     ("no rows", b"a,label\n", "at least one row"),
     ("nothing", b"", "at least one row"),
     ("300,000 columns of one name", b"a," * 300_000 + b"a\n1\n", "appear twice"),
     ("an escape sequence in a column", b"a\x1b[2J,label\n1,0\n", r"a\x1b[2J"),
-    ("a label with a slash", b"a,label\n1,0/1\n2,0/2\n", "the label '0/1': expected 1 to 64 printable characters"),
-    ("a label of 65 characters", b"a,label\n1," + b"x" * 65 + b"\n", "expected 1 to 64 printable characters"),
-]:  # fmt: skip
+    (
+        "a label with a slash",
+        b"a,label\n1,0/1\n2,0/2\n",
+        "the label '0/1': expected 1 to 64 printable characters",
+    ),
+    (
+        "a label of 65 characters",
+        b"a,label\n1," + b"x" * 65 + b"\n",
+        "expected 1 to 64 printable characters",
+    ),
+]:
     case(_sentence, f"csv: {_name}")(_csv(_content))
 for _name, _file in {
     "65 characters": "x" * 65,
@@ -451,7 +580,8 @@ def _(place: Path) -> Words:
     return ["run", "--data", "images", *DRY]
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------------------------
+# --- runs
+# --------------------------------------------------------------------------------------------------
 
 
 @case("is not a run")

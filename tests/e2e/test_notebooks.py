@@ -1,4 +1,6 @@
-"""The notebooks of the documentation run from top to bottom in an empty folder, and are kept without results."""
+"""The notebooks of the documentation run from top to bottom in an empty folder, and are kept
+without results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the commands print of results that are known: every column, bound and sentence, without a run."""
+"""What the commands print of results that are known: every column, bound and sentence, without a
+run.
+"""
 
 from __future__ import annotations
 
@@ -251,7 +253,7 @@ def test_only_a_run_is_removed_and_only_one_that_nobody_works_on(tmp_path: Path)
     assert not run.exists() and (tmp_path / "other").exists()
 
 
-# While a run is going on.
+# While a run is in progress.
 
 
 def measured(
@@ -280,8 +282,8 @@ def test_without_a_terminal_every_round_is_a_line(capsys: pytest.CaptureFixture[
         lines.on_round(record)
     assert capsys.readouterr() == (
         "",
-        "round 1: global accuracy 0.500, lowest 0.250\nround 2: global loss 0.500, highest 0.750\nround 3: 2 replies\n"
-        "after the last round: global accuracy 0.500, lowest 0.250\n",
+        "round 1: global accuracy 0.500, lowest 0.250\nround 2: global loss 0.500, highest "
+        "0.750\nround 3: 2 replies\nafter the last round: global accuracy 0.500, lowest 0.250\n",
     )
 
 
@@ -380,8 +382,8 @@ def test_a_comparison_without_a_terminal_is_told_in_lines(
         watching.on_end(first, "out of\nluck")
     assert capsys.readouterr() == (
         "",
-        "2 runs to do, 3 already finished\n"
-        f"standalone, {alone.partition}, seed 1: done\nfedprox mu=0.25, {first.partition}, seed 1: failed: out of\\nluck\n",
+        f"2 runs to do, 3 already finished\nstandalone, {alone.partition}, seed 1: done\nfedprox "
+        f"mu=0.25, {first.partition}, seed 1: failed: out of\\nluck\n",
     )
     with comparison_output.progress(True) as watching:
         watching.on_plan([alone], 0)
@@ -524,7 +526,8 @@ def raised(error: Exception, name: str = "equipoise.somewhere") -> Exception:
         (OSError(28, "No space left"), "No space left"),
         (
             sqlite3.DatabaseError("torn"),
-            "the folder of a run is damaged (torn); restore it from a copy, or run the experiment again",
+            "the folder of a run is damaged (torn); restore it from a copy, or run the experiment "
+            "again",
         ),
         (ConfigurationError("one\ntwo"), "one\ntwo"),
         (RunError("one\n  two"), "one two"),

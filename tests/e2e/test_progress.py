@@ -1,4 +1,4 @@
-"""What a terminal shows while a run is going on."""
+"""The output on a terminal while a run is in progress."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_clients_of_a_round_are_shown_by_node(screen: io.StringIO) -> None:
     }
     with shown_progress() as callbacks:
         callbacks.on_start(RunStart(Path("run"), 3, 9))
-        Monitor(callbacks, by_place=Counter(places)).on_clients("local", 11, 20)
+        Monitor(callbacks, by_location=Counter(places)).on_clients("local", 11, 20)
     shown = last_lines(screen)
     assert (
         "training; this round by node: 10.0.0.1:1 7, 10.0.0.2:1 4" in shown

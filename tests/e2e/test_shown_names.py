@@ -1,4 +1,6 @@
-"""Names that look like markup, and neighbours that may not be read: what the commands print of them."""
+"""Names that look like markup, and neighbours that may not be read: what the commands print of
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Survival analysis from tables to predictions: every method, both kinds of models, report and export."""
+"""Survival analysis from tables to predictions: every method, both kinds of models, report and
+export.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ PATIENTS = 160
 
 
 def hospital(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return patients whose hazard rises with the first input, and about half of whom are censored."""
+    """Return patients whose hazard rises with the first input; about half are censored."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(PATIENTS, 3)).astype(np.float32)
     death = rng.exponential(np.exp(-2 * x[:, 0]))

@@ -1,4 +1,6 @@
-"""What commands make of the words that are typed: settings, files and what is handed on, without doing the work."""
+"""What commands make of the words that are typed: settings, files and what is handed on, without
+doing the work.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def calls(answer: Any = None) -> Calls:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Runs that are asked for and not run; what they would print is not printed."""
+    """Record the runs that a command would start; nothing runs or prints."""
     made = calls("finished")
     monkeypatch.setattr("equipoise.simulate.start", made)
     monkeypatch.setattr("equipoise.simulate.resume", made)
@@ -65,7 +67,20 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 def test_flags_of_run_are_settings(started: Calls, equipoise: Terminal) -> None:
-    flags = {"--data": "digits", "--partition": "iid", "--clients": 5, "--label": "ill", "--model": "cnn", "--method": "fedprox", "--weights": "feddisco", "--rounds": 7, "--seed": 8, "--fraction": 0.5, "--workers": 0, "--device": "cuda"}  # fmt: skip
+    flags = {
+        "--data": "digits",
+        "--partition": "iid",
+        "--clients": 5,
+        "--label": "ill",
+        "--model": "cnn",
+        "--method": "fedprox",
+        "--weights": "feddisco",
+        "--rounds": 7,
+        "--seed": 8,
+        "--fraction": 0.5,
+        "--workers": 0,
+        "--device": "cuda",
+    }
     answer = equipoise(
         "run",
         *[word for pair in flags.items() for word in pair],
@@ -177,9 +192,19 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 NOTHING_TYPED = {
-    "methods": ["fedavg"], "seeds": [], "partitions": [], "grid": {}, "baseline": None, "level": None, "measure": None, "measures": [], "target": None,
-    "models": [], "sweep": {}, "baselines": None,
-}  # fmt: skip
+    "methods": ["fedavg"],
+    "seeds": [],
+    "partitions": [],
+    "grid": {},
+    "baseline": None,
+    "level": None,
+    "measure": None,
+    "measures": [],
+    "target": None,
+    "models": [],
+    "sweep": {},
+    "baselines": None,
+}
 
 
 def test_compare_without_words_is_fedavg_beside_training_alone(
@@ -193,7 +218,27 @@ def test_compare_without_words_is_fedavg_beside_training_alone(
 
 
 def test_words_of_compare_are_settings_and_lists(planned: Calls, equipoise: Terminal) -> None:
-    flags = {"--data": "digits", "--clients": 5, "--label": "ill", "--schema": "s", "--model": "cnn", "--rounds": 7, "--fraction": 0.5, "--methods": "moon, fedprox", "--seeds": "2-3", "--grid": "method.mu=0.5,1", "--baseline": "moon", "--level": 0.5, "--measure": "worst", "--measures": "best", "--target": 0.75, "--out": "o", "--jobs": 2, "--allow-import": "mine", "--set": "training.lr=0.25"}  # fmt: skip
+    flags = {
+        "--data": "digits",
+        "--clients": 5,
+        "--label": "ill",
+        "--schema": "s",
+        "--model": "cnn",
+        "--rounds": 7,
+        "--fraction": 0.5,
+        "--methods": "moon, fedprox",
+        "--seeds": "2-3",
+        "--grid": "method.mu=0.5,1",
+        "--baseline": "moon",
+        "--level": 0.5,
+        "--measure": "worst",
+        "--measures": "best",
+        "--target": 0.75,
+        "--out": "o",
+        "--jobs": 2,
+        "--allow-import": "mine",
+        "--set": "training.lr=0.25",
+    }
     answer = equipoise(
         "compare",
         *[word for pair in flags.items() for word in pair],
@@ -205,13 +250,33 @@ def test_words_of_compare_are_settings_and_lists(planned: Calls, equipoise: Term
     )
     assert (answer.code, answer.err) == (0, "")
     (given,), named = planned[0]
-    assert given == {"data": {"name": "digits", "clients": 5, "label": "ill", "schema": "s"}, "model": "cnn", "rounds": 7, "participation": {"fraction": 0.5}, "training": {"lr": 0.25}}  # fmt: skip
+    assert given == {
+        "data": {"name": "digits", "clients": 5, "label": "ill", "schema": "s"},
+        "model": "cnn",
+        "rounds": 7,
+        "participation": {"fraction": 0.5},
+        "training": {"lr": 0.25},
+    }
     del named["progress"]
     assert named == {
-        "methods": ["moon", "fedprox"], "seeds": [2, 3], "partitions": ["iid", "pow"], "grid": {"method.mu": [0.5, 1]}, "baseline": "moon", "level": 0.5,
-        "measure": "worst", "measures": ["best", "rounds_to_target"], "target": "0.75", "models": [], "sweep": {}, "baselines": None, "out": Path("o"), "jobs": 2, "allow_imports": ["mine"],
-        "cluster": None, "trust_network": False,
-    }  # fmt: skip
+        "methods": ["moon", "fedprox"],
+        "seeds": [2, 3],
+        "partitions": ["iid", "pow"],
+        "grid": {"method.mu": [0.5, 1]},
+        "baseline": "moon",
+        "level": 0.5,
+        "measure": "worst",
+        "measures": ["best", "rounds_to_target"],
+        "target": "0.75",
+        "models": [],
+        "sweep": {},
+        "baselines": None,
+        "out": Path("o"),
+        "jobs": 2,
+        "allow_imports": ["mine"],
+        "cluster": None,
+        "trust_network": False,
+    }
 
 
 @pytest.mark.parametrize(
@@ -288,7 +353,13 @@ def test_a_comparison_is_started_shown_and_ends_with_1_after_failures(
     assert (
         given == ({"rounds": 3},) and shown == [((result,), {})] and capsys.readouterr().out == ""
     )
-    assert {key: value for key, value in named.items() if key != "progress"} == {"methods": ["fedavg"], "out": Path("o"), "jobs": 2, "allow_imports": ["mine"], "cluster": None}  # fmt: skip
+    assert {key: value for key, value in named.items() if key != "progress"} == {
+        "methods": ["fedavg"],
+        "out": Path("o"),
+        "jobs": 2,
+        "allow_imports": ["mine"],
+        "cluster": None,
+    }
     for kind, text in (
         ("markdown", "<markdown>"),
         ("latex", "<latex>"),
@@ -336,9 +407,19 @@ def test_words_of_an_audit_are_settings_of_data(
     looked = calls(found)
     monkeypatch.setattr("equipoise.auditing.audit", looked)
     (tmp_path / "x.yaml").write_text(
-        "data: {name: digits, clients: 7}\nrounds: 3\nmethod: fedprox\nseed: 2\nparticipation: {floor: 2}\n"
+        "data: {name: digits, clients: 7}\nrounds: 3\nmethod: fedprox\nseed: 2\nparticipation: "
+        "{floor: 2}\n"
     )
-    flags = {"--data": "mnist", "--partition": "pow", "--clients": 5, "--label": "ill", "--seed": 9, "--workers": 0, "--dimensions": 4, "--set": "data.samples=50"}  # fmt: skip
+    flags = {
+        "--data": "mnist",
+        "--partition": "pow",
+        "--clients": 5,
+        "--label": "ill",
+        "--seed": 9,
+        "--workers": 0,
+        "--dimensions": 4,
+        "--set": "data.samples=50",
+    }
     printed = equipoise("audit", *[word for pair in flags.items() for word in pair], "--json")
     (wanted,), named = looked[0]
     assert json.loads(printed.out)["verdict"]["text"] == audits.SAID and named["dimensions"] == 4
@@ -478,8 +559,9 @@ def test_a_folder_is_watched_until_it_is_interrupted(
 
     monkeypatch.setattr("equipoise.watch.serving.WatchServer", Serving)
     assert equipoise("watch", tmp_path, "--port", 7).out.splitlines() == [
-        "open http://127.0.0.1:7/x in a browser on this machine; Ctrl-C stops", "viewer stopped; the runs continue",
-    ]  # fmt: skip
+        "open http://127.0.0.1:7/x in a browser on this machine; Ctrl-C stops",
+        "viewer stopped; the runs continue",
+    ]
     with pytest.raises(
         RunError, match="no folder .*; name the folder of a run, or a folder of runs"
     ):
@@ -610,12 +692,18 @@ def test_the_nodes_of_a_cluster_are_listed(
     monkeypatch: pytest.MonkeyPatch, equipoise: Terminal
 ) -> None:
     found = {
-        "ray": "2.9", "python": "3.11",
+        "ray": "2.9",
+        "python": "3.11",
         "nodes": [
-            {"address": "h:1", "head": True, "resources": {"CPU": 4.0, "memory": 3 * 2**20, "object_store_memory": 2**21}, "labels": {"equipoise": "0.2_x", "torch": "2.5"}},
+            {
+                "address": "h:1",
+                "head": True,
+                "resources": {"CPU": 4.0, "memory": 3 * 2**20, "object_store_memory": 2**21},
+                "labels": {"equipoise": "0.2_x", "torch": "2.5"},
+            },
             {"address": "h:2", "head": False, "resources": {}, "labels": {}},
         ],
-    }  # fmt: skip
+    }
     looked = calls(found)
     monkeypatch.setattr("equipoise.transports.ray.probe.check_installed", lambda: None)
     monkeypatch.setattr("equipoise.transports.ray.probe.look", looked)
@@ -650,9 +738,16 @@ def test_nodes_are_stopped_and_counted(
 
 def understanding(**more: Any) -> DataReport:
     usual: dict[str, Any] = {
-        "name": "mine", "task": "classification", "label": "ill", "guessed": False, "columns": (), "files": {}, "warnings": (), "schema": Schema(),
+        "name": "mine",
+        "task": "classification",
+        "label": "ill",
+        "guessed": False,
+        "columns": (),
+        "files": {},
+        "warnings": (),
+        "schema": Schema(),
         "sites": (SiteReport("a", 10, 2, {"no": 4, "yes": 6}), SiteReport("b", 5, None, {"no": 5})),
-    }  # fmt: skip
+    }
     return DataReport(**(usual | more))
 
 
@@ -664,8 +759,11 @@ def shown(found: DataReport, **more: Any) -> list[str]:
 
 def test_how_data_are_understood_is_told_site_by_site() -> None:
     assert shown(understanding()) == [
-        "mine: 2 sites, 15 rows, classification, label ill", "site  rows  test rows  no  yes", "a     10    2          4   6", "b     5                5   0",
-    ]  # fmt: skip
+        "mine: 2 sites, 15 rows, classification, label ill",
+        "site  rows  test rows  no  yes",
+        "a     10    2          4   6",
+        "b     5                5   0",
+    ]
     sites = (SiteReport("a", 10, 2, {}, {"mean": 1234.56, "lowest": -1.0}),)
     columns = (ColumnReport("age", "number", 3, "one input"),)
     files = {"a.csv": "commas", "b.csv": "tabs", "c.csv": "commas"}
@@ -681,10 +779,17 @@ def test_how_data_are_understood_is_told_site_by_site() -> None:
         )
     )
     assert lines == [
-        "mine: 1 site, 10 rows, regression, label dose (guessed from its name; --label chooses another)",
-        "site  rows  test rows  mean  lowest  highest", "a     10    2          1235  -1", "column  kind    gaps  becomes", "age     number  3     one input",
-        "the target is standardised in training; errors are in its own unit", "read as commas: a.csv, c.csv", "read as tabs: b.csv", "warning: look [here]",
-    ]  # fmt: skip
+        "mine: 1 site, 10 rows, regression, label dose (guessed from its name; --label chooses "
+        "another)",
+        "site  rows  test rows  mean  lowest  highest",
+        "a     10    2          1235  -1",
+        "column  kind    gaps  becomes",
+        "age     number  3     one input",
+        "the target is standardised in training; errors are in its own unit",
+        "read as commas: a.csv, c.csv",
+        "read as tabs: b.csv",
+        "warning: look [here]",
+    ]
     assert (
         shown(understanding(label=None, sites=(), schema=Schema(shape=(3, 8, 9))))[0]
         == "mine: 0 sites, 0 rows, classification, images of 3x8x9"

@@ -1,4 +1,4 @@
-"""A consortium's question in one command: who gains. And what stands beside accuracy where classes are unequal."""
+"""Which sites gain, in one command, and the measures next to accuracy for unequal classes."""
 
 from __future__ import annotations
 
@@ -160,7 +160,14 @@ def test_clinical_measures_stand_beside_accuracy(hospitals: Path, equipoise: Ter
         assert one["reason"] or one["low"] <= one["value"] <= one["high"] <= 1
     assert equipoise("report", "run", "--out", "page.html", "--png", "--figure", "roc").code == 0
     page = Path("page.html").read_text()
-    for said in ("ROC: yes against the other class, global model", "Calibration: yes", "sensitivity in %", "PPV in %", "1 of 3 clients sent no counts", "no single score left a client"):  # fmt: skip
+    for said in (
+        "ROC: yes against the other class, global model",
+        "Calibration: yes",
+        "sensitivity in %",
+        "PPV in %",
+        "1 of 3 clients sent no counts",
+        "no single score left a client",
+    ):
         assert said in page, said
     assert Path("page-roc.png").read_bytes()[:4] == b"\x89PNG"
 

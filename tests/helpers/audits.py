@@ -26,16 +26,26 @@ VERDICT = Verdict(
 def row(client: str = "a", samples: int = 100, kl: float | None = 0.5, **more: Any) -> ClientRow:
     """One client; its label is 0.1 from the whole's, and it lies next to the centre."""
     usual: dict[str, Any] = {
-        "label_distance": 0.1, "label_chance": 0.05, "kl_chance": 0.25, "kl_beyond_labels": 0.125, "corrected": 1.5, "printed": 150.25,
-        "shrinkage": 0.0, "flat": 0, "place": (0.5, -0.5),
-    }  # fmt: skip
+        "label_distance": 0.1,
+        "label_chance": 0.05,
+        "kl_chance": 0.25,
+        "kl_beyond_labels": 0.125,
+        "corrected": 1.5,
+        "printed": 150.25,
+        "shrinkage": 0.0,
+        "flat": 0,
+        "place": (0.5, -0.5),
+    }
     return ClientRow(client, samples, kl=kl, **(usual | more))
 
 
 def findings(
     rows: Sequence[ClientRow] | int, counts: np.ndarray | None = None, classes: int = 3, **more: Any
 ) -> Findings:
-    """Of these clients, or of so many; a client's samples are of the first class, unless counts are given."""
+    """Of these clients, or of so many.
+
+    A client's samples are of the first class, unless counts are given.
+    """
     rows = [row(f"c{k}", 100 + k, 0.5 + k) for k in range(rows)] if isinstance(rows, int) else rows
     counts = (
         np.array([[one.samples, *[0] * (classes - 1)] for one in rows])

@@ -1,7 +1,9 @@
-"""The final state of every method on digits, with an mlp and a small CNN, as digests: what a change of the engine must not move.
+"""The final state of every method on digits, with an mlp and a small CNN, as digests: what a change
+of the engine must not move.
 
-`python -m tests.helpers.bits NAME ...` writes those of the named methods; do so only for a new method, or where a change of bits is meant
-and said in the changelog. Without names it writes those of all methods, for the processor of this machine in place of another.
+`python -m tests.helpers.bits NAME ...` writes those of the named methods; do so only for a new
+method, or where a change of bits is meant and said in the changelog. Without names it writes those
+of all methods, for the processor of this machine in place of another.
 """
 
 from __future__ import annotations

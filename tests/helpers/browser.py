@@ -1,4 +1,6 @@
-"""A real Chromium, driven over its debugging pipe: no driver, no network, nothing but the standard library."""
+"""A real Chromium, driven over its debugging pipe: no driver, no network, nothing but the standard
+library.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,26 @@ import time
 from pathlib import Path
 from typing import Any
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-pipe")  # fmt: skip
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-pipe",
+)
 SECONDS = 60.0
 INSTALL_SECONDS = 600
 
 
 def find_chromium() -> str | None:
-    """The browser's path; Debian's package is installed where that is possible and permitted, None if there is none."""
+    """The browser's path; Debian's package is installed where that is possible and permitted, None
+    if there is none.
+    """
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):
             return found
@@ -50,9 +64,14 @@ class Browser:
             os.dup2(second, 4)
 
         self.process = subprocess.Popen(
-            [program, *FLAGS, f"--user-data-dir={self.profile.name}", "about:blank"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, close_fds=False, preexec_fn=place, start_new_session=True,
-        )  # fmt: skip
+            [program, *FLAGS, f"--user-data-dir={self.profile.name}", "about:blank"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            close_fds=False,
+            preexec_fn=place,
+            start_new_session=True,
+        )
         os.close(to_read)
         os.close(to_write)
         self.rest, self.number, self.session, self.events = b"", 0, "", []

@@ -1,4 +1,6 @@
-"""Clusters of this machine alone, on 127.0.0.1, with small object stores; ended by their own process ids, whatever happens."""
+"""Clusters of this machine alone, on 127.0.0.1, with small object stores; ended by their own
+process ids, whatever happens.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,9 @@ def command(pid: int) -> str:
 
 
 def sockets(pids: list[int]) -> list[tuple[str, str, str]]:
-    """Of every internet socket of these processes: here, there, and its state, as the kernel writes them."""
+    """Of every internet socket of these processes: here, there, and its state, as the kernel writes
+    them.
+    """
     inodes = set()
     for pid in pids:
         with suppress(OSError):

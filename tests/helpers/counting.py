@@ -1,4 +1,6 @@
-"""What a method costs, counted and not timed: samples that pass the networks, with and without gradient, at clients and at the server."""
+"""What a method costs, counted and not timed: samples that pass the networks, with and without
+gradient, at clients and at the server.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,17 @@ from equipoise.training.workbench import Workbench
 
 
 class Passes(Counter[tuple[str, str]]):
-    """(who, kind) -> samples: who is "client" or "server", kind is "gradient" or "forward". Evaluator is not counted."""
+    """(who, kind) -> samples: who is "client" or "server", kind is "gradient" or "forward".
+
+    Evaluations are not counted.
+    """
 
 
 @contextmanager
 def counted() -> Iterator[Passes]:
-    """Counts while experiments run in process (workers=0) inside it: `with counted() as passes: eq.run(...)`."""
+    """Counts while experiments run in process (workers=0) inside it: `with counted() as passes:
+    eq.run(...)`.
+    """
     passes, who = Passes(), ["server"]
     build, step, perform = Workbench._build, executor._step, executor.ClientExecutor.execute
 

@@ -1,4 +1,6 @@
-"""Small experiments on digits with three kinds of network, what they learn, every update of a run, and plain torch to judge them by."""
+"""Small experiments on digits with three kinds of network, what they learn, every update of a run,
+and plain torch to judge them by.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def model_of(run: Run) -> Tree:
 
 @dataclass
 class ColumnReport:
-    """One update of a run: the server and its state then, the replies, their weights, and the new state."""
+    """One update of a run: the server and its state then, the replies, their weights, and the new
+    state.
+    """
 
     server: Any
     state: State
@@ -165,7 +169,7 @@ def client_of(settings: eq.Experiment, id: str = "0", empty: bool = False) -> Cl
 
 
 def plain_losses(settings: eq.Experiment, model: Tree, ids: Sequence[str]) -> list[float]:
-    """Mean cross-entropy of each client's training data, in float64, by a network of torch's own."""
+    """Mean cross-entropy of each client's training data, in float64, by a plain torch network."""
     federation = federate(settings.data, settings.seed, settings.dataset)
     spec = settings.model
     net = (
@@ -204,7 +208,7 @@ def samples(run: Run) -> int:
 
 
 def refused(settings: Any, out: Path) -> str:
-    """The sentence with which an experiment is refused before its first round: nothing was written."""
+    """The message that refuses an experiment before its first round; nothing was written."""
     try:
         eq.run(settings() if callable(settings) else settings, out=out)
     except ValueError as error:
@@ -233,7 +237,7 @@ def plain_epoch(
     loss: Callable[[Tensor, Tensor, Tensor], Tensor],
     **optimiser: Any,
 ) -> None:
-    """An epoch of torch's own SGD; `loss(features, logits, places)` comes on top of cross-entropy."""
+    """An epoch of torch's SGD; `loss(features, logits, places)` is added to cross-entropy."""
     steps = torch.optim.SGD(net.parameters(), **{"lr": 0.1, **optimiser})
     net.train()
     for places in torch.split(torch.randperm(len(y), generator=order), 32):

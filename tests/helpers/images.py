@@ -83,7 +83,9 @@ SEED = 7  # of every run here
 
 
 def net_of(workbench: Workbench, tree: Tree | None = None) -> nn.Module:
-    """A network of its own with these weights (default: the initial ones), in torch's own memory layout."""
+    """A network of its own with these weights (default: the initial ones), in torch's own memory
+    layout.
+    """
     net: nn.Module = copy.deepcopy(workbench.take("model").net).to(
         memory_format=torch.contiguous_format
     )
@@ -104,7 +106,9 @@ def plain_fit(
     change: Callable[[], object] = lambda: None,
     purpose: str = "batches",
 ) -> int:
-    """A textbook loop over the batches that a client sees, with the random numbers that its dropout draws; `change` may touch gradients."""
+    """A textbook loop over the batches that a client sees, with the random numbers that its dropout
+    draws; `change` may touch gradients.
+    """
     order, steps = torch_stream(SEED, "client", round, client, purpose), 0
     net.train()
     with torch.random.fork_rng():

@@ -1,4 +1,6 @@
-"""Packages outside the project, as pip would install them: modules and entry points in a folder on the Python path."""
+"""Packages outside the project, as pip would install them: modules and entry points in a folder on
+the Python path.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def write_package(
     files: Mapping[str, str],
     points: Mapping[str, Mapping[str, str]],
 ) -> Path:
-    """Write modules ("name/module.py") and the metadata that announces entry points (group -> name -> value)."""
+    """Write modules ("name/module.py") and the metadata that announces entry points (group -> name
+    -> value).
+    """
     for file, text in files.items():
         path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Problems with a known answer, run as real experiments, and what each round of a run left behind."""
+"""Problems with a known answer, run as real experiments, and the results of each round."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def scalar(
     start: float = 0.0,
     **changes: Any,
 ) -> Run:
-    """Client i minimises h_i/2 (w - a_i)^2: a single weight and one sample, x = sqrt(h_i/2), y = a_i x, under squared error."""
+    """Client i minimises h_i/2 (w - a_i)^2: a single weight and one sample, x = sqrt(h_i/2), y =
+    a_i x, under squared error.
+    """
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, start)
     sites = {}
@@ -92,7 +94,7 @@ def _saved(run: Run, kind: str, round: int) -> dict[str, Any]:
 def bench_of(
     config: dict[str, Any], data: Mapping[str, tuple[np.ndarray, np.ndarray]]
 ) -> tuple[Workbench, Method]:
-    """The workbench and method of an experiment on some sites, to work with single clients by hand."""
+    """The workbench and method of an experiment on some sites, to use single clients by hand."""
     experiment = eq.Experiment(**config, dataset=eq.from_sites(dict(data)))
     federation = federate(experiment.data, experiment.seed, experiment.dataset)
     return prepare(experiment, federation.task, federation.ids, federation)
@@ -131,7 +133,10 @@ def averaged(ups: Mapping[str, Up], shares: Mapping[str, float]) -> dict[str, Te
 
 
 def trained(method: Any, out: Path, model: str = "cnn", on: Any = None, **changes: Any) -> Run:
-    """A small run on images (`on`: other sites) that keeps every checkpoint; `cnn` has batch norm."""
+    """A small run on images (`on`: other sites) that keeps every checkpoint.
+
+    `cnn` has batch norm.
+    """
     return played(
         settings(method, model, **{"keep": 100, "evaluation": {"every": 0}, **changes}), out, on
     )

@@ -1,4 +1,6 @@
-"""What tests of methods that pay clients in parts of a step share: plain checks of what was paid, and a server with validation data."""
+"""What tests of methods that pay clients in parts of a step share: plain checks of what was paid,
+and a server with validation data.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def vectors(trees: Sequence[Tree]) -> np.ndarray:
 def assert_largest(
     paid: Mapping[str, Tensor], whole: Mapping[str, Tensor], counts: Mapping[str, int] | int
 ) -> None:
-    """What was paid are so many numbers of largest magnitude (per tensor, or of all), as they stand in the whole, and zeros."""
+    """What was paid are so many numbers of largest magnitude (per tensor, or of all), as they stand
+    in the whole, and zeros.
+    """
     groups = {"all": list(whole)} if isinstance(counts, int) else {name: [name] for name in whole}
     for group, names in groups.items():
         given = np.concatenate([paid[name].double().numpy().ravel() for name in names])

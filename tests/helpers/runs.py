@@ -1,4 +1,6 @@
-"""Small runs, in process or such that other processes can rebuild them, and whether two are the same."""
+"""Small runs, in process or such that other processes can rebuild them, and whether two are the
+same.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ QUICK: dict[
     "fedsac": {"alone": 2},
     "fedtype": {"calibration": "train", "alpha": 0.7},
 }
-# Adam steps by its rate even along a gradient that is zero but for rounding (a bias in front of a batch norm): a few rates of 1e-3.
+# Adam steps by its rate even along a gradient that is zero but for rounding (a bias in front of a
+# batch norm): a few rates of 1e-3.
 LOOSE = {"kdia": 5e-3}
 
 
@@ -100,7 +103,10 @@ def config(tmp: Path, method: Any, **more: Any) -> dict[str, Any]:
 
 
 def same_run(first: Run | Path, second: Run | Path, disk: Path | None = None) -> None:
-    """The same final state, cohorts, tables and refusals, times apart, bit for bit. `disk`: where the clients' states of the second lie."""
+    """The same final state, cohorts, tables and refusals, times apart, bit for bit.
+
+    `disk`: where the clients' states of the second lie.
+    """
     one, other = (run if isinstance(run, Run) else Run(run) for run in (first, second))
     assert one.status == other.status == "finished"
     assert_same(everything(one), everything(other, disk))
@@ -113,7 +119,10 @@ def same_run(first: Run | Path, second: Run | Path, disk: Path | None = None) ->
 
 
 def same_as_replay(replay: Run, run: Run, disk: Path) -> None:
-    """The same bits; the replay has other reasons why replies did not count. `disk`: where the clients' states of the run lie."""
+    """The same bits; the replay has other reasons why replies did not count.
+
+    `disk`: where the clients' states of the run lie.
+    """
     assert replay.status == run.status == "finished"
     assert_same(everything(replay), everything(run, disk))
     for rows in (Run.table, Run.weights, _unexplained, _members):
@@ -196,7 +205,7 @@ def killed_at_random(
     moment: Callable[[], float],
     times: int,
 ) -> None:
-    """A run that is killed so many times, each time after some seconds, and then left to its end."""
+    """A run that is killed this many times, each time after some seconds, and then finishes."""
     for _ in range(times):
         begun = (out / "run.db").exists()
         play(**({"resume": True} if begun else {"config": job}), out=str(out), die_after=moment())

@@ -17,7 +17,10 @@ from equipoise.tree import Tree
 
 @dataclass(frozen=True)
 class ByLoss(Method):
-    """Weighs by the loss of the received model; `loss`, `visits` and `seen` are names that the base uses, too."""
+    """Weighs by the loss of the received model.
+
+    `loss`, `visits` and `seen` are names that the base uses, too.
+    """
 
     composable_weights: ClassVar[bool] = True
 

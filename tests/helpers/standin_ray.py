@@ -1,4 +1,6 @@
-"""As much of Ray as the transport over a cluster uses, in this process: actors work when they are waited for, nodes come and go as a test says."""
+"""As much of Ray as the transport over a cluster uses, in this process: actors work when they are
+waited for, nodes come and go as a test says.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ class Hangs(Exception):
 
 @dataclass(eq=False)
 class Machine:
-    """A node; `changes` are other names in the actor's module there, `known` is when its death is known to others."""
+    """A node; `changes` are other names in the actor's module there, `known` is when its death is
+    known to others.
+    """
 
     id: str
     cores: int = 1
@@ -124,12 +128,18 @@ class Call:
 
 
 class StandIn:
-    """The module `ray`. `script` sees every call before it is done, and raises what shall become of it."""
+    """The module `ray`.
+
+    `script` sees every call before it is done, and raises what shall become of it.
+    """
 
     exceptions = SimpleNamespace(
-        RayError=RayError, RayActorError=RayActorError, ActorUnschedulableError=ActorUnschedulableError,
-        ObjectLostError=ObjectLostError, ObjectStoreFullError=ObjectStoreFullError,
-    )  # fmt: skip
+        RayError=RayError,
+        RayActorError=RayActorError,
+        ActorUnschedulableError=ActorUnschedulableError,
+        ObjectLostError=ObjectLostError,
+        ObjectStoreFullError=ObjectStoreFullError,
+    )
     util = SimpleNamespace(
         scheduling_strategies=SimpleNamespace(
             NodeAffinitySchedulingStrategy=lambda node, soft: (node, soft)
@@ -163,10 +173,18 @@ class StandIn:
 
     def nodes(self) -> list[dict[str, Any]]:
         return [
-            {"NodeID": one.id, "Alive": not one.dead or self.clock.now < one.known, "NodeManagerAddress": "10.0.0.1", "NodeManagerPort": one.id,
-             "Resources": {"object_store_memory": float(one.store), **({"CPU": float(one.cores)} if one.cores else {})}}
+            {
+                "NodeID": one.id,
+                "Alive": not one.dead or self.clock.now < one.known,
+                "NodeManagerAddress": "10.0.0.1",
+                "NodeManagerPort": one.id,
+                "Resources": {
+                    "object_store_memory": float(one.store),
+                    **({"CPU": float(one.cores)} if one.cores else {}),
+                },
+            }
             for one in self.machines
-        ]  # fmt: skip
+        ]
 
     def get_runtime_context(self) -> Any:
         return SimpleNamespace(get_node_id=lambda: self.head.id)
@@ -292,7 +310,10 @@ def _stored(value: Any) -> Any:
 
 @contextmanager
 def stood_in(*cores: int) -> Iterator[StandIn]:
-    """A cluster with a head without cores and such nodes; what actors change of their process is restored."""
+    """A cluster with a head without cores and such nodes.
+
+    What actors change of their process is restored.
+    """
     clock, threads = Clock(), torch.get_num_threads()
     ray = StandIn(clock)
     for count in cores:

@@ -29,18 +29,41 @@ def made_up_run(
     fingerprint: str = "data",
     **settings: Any,
 ) -> Path:
-    """A run whose numbers follow from its arguments: client k has level + k/100, rising by round; 50 test samples each."""
+    """A run whose numbers follow from its arguments: client k has level + k/100, rising by round;
+    50 test samples each.
+    """
     ids = [str(k) for k in range(clients)] if isinstance(clients, int) else clients
     config = Experiment(method=method, rounds=rounds, **settings)
     draw = np.random.default_rng([config.seed, len(method), len(ids)])
     count = len(ids)
-    store = Store.create(folder, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), {
-        "created": "2026-01-01T00:00:00+00:00", "version": "0.1.0", "environment": {"python": "3.11", "torch": "2", "cpu": "AVX2"},
-        "task": {"kind": "regression" if regression else "classification", "shape": [3], "outputs": 1 if regression else 2, "class_names": []},
-        "data": config.data.name, "clients": ids, "sizes": {"train": [100 + k for k in range(count)], "validation": [10] * count, "test": [50] * count},
-        "shared test": shared_test, "facts": {}, "recipe": {}, "fingerprint": f"{fingerprint}-{config.seed}-{config.data.partition}",
-        "method": config.model_dump(mode="json")["method"], "not portable": None,
-    })  # fmt: skip
+    store = Store.create(
+        folder,
+        yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False),
+        {
+            "created": "2026-01-01T00:00:00+00:00",
+            "version": "0.1.0",
+            "environment": {"python": "3.11", "torch": "2", "cpu": "AVX2"},
+            "task": {
+                "kind": "regression" if regression else "classification",
+                "shape": [3],
+                "outputs": 1 if regression else 2,
+                "class_names": [],
+            },
+            "data": config.data.name,
+            "clients": ids,
+            "sizes": {
+                "train": [100 + k for k in range(count)],
+                "validation": [10] * count,
+                "test": [50] * count,
+            },
+            "shared test": shared_test,
+            "facts": {},
+            "recipe": {},
+            "fingerprint": f"{fingerprint}-{config.seed}-{config.data.partition}",
+            "method": config.model_dump(mode="json")["method"],
+            "not portable": None,
+        },
+    )
     model, metric = (
         "personal" if method == "standalone" else "global",
         "rmse" if regression else "accuracy",

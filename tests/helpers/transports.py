@@ -33,7 +33,7 @@ def over(pool: Pool) -> Connect:
 
 
 def separated(disk: Path) -> Connect:
-    """Nothing but the job tells the client runtime what to do, and states lie on its own disk."""
+    """The client runtime knows nothing but the job, and states are on its own disk."""
 
     def connect(federation: Federation, experiment: Experiment) -> Separated:
         return Separated(federation, disk)
@@ -50,7 +50,7 @@ def sites_given(config: dict[str, Any]) -> Experiment:
 
 
 def stop_after(rounds: int, config: dict[str, Any], out: Path, transport: Connect | None) -> None:
-    """Begin a run, or go on with it, until so many rounds are done, as if it had been stopped then."""
+    """Start a run, or resume it, and stop it after this number of rounds."""
     ask = Clients.ask
 
     def limited(self: Clients, requests: Any) -> list[Reply]:

@@ -1,8 +1,10 @@
-"""A process that forks a child for every job it reads: children start at once and may kill themselves at a given point.
+"""A process that forks a child for every job it reads: children start at once and may kill
+themselves at a given point.
 
-A job plays or resumes a run. With `die_at = n` the child kills itself at the n-th event: before and after every file written, every sync, every SQL
-statement that changes the store, and every removal. With `die_after = s` it is killed after s seconds instead, wherever it is. With `disk` the
-clients' states lie there and not at the server.
+A job plays or resumes a run. With `die_at = n` the child kills itself at the n-th event: before and
+after every file written, every sync, every SQL statement that changes the store, and every removal.
+With `die_after = s` it is killed after s seconds instead, wherever it is. With `disk` the clients'
+states lie there and not at the server.
 """
 
 from __future__ import annotations

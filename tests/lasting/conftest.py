@@ -28,7 +28,10 @@ def new_processes(children_are_forked: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def play() -> Iterator[Callable[..., dict[str, Any]]]:
-    """Play or resume a run in a child process that may be killed; says whether it was, and what it said."""
+    """Play or resume a run in a child process that may be killed.
+
+    Returns whether it was killed, and its output.
+    """
     with subprocess.Popen(
         [sys.executable, "-m", "tests.helpers.zygote"],
         stdin=subprocess.PIPE,

@@ -25,7 +25,9 @@ from tests.helpers.runs import SIZES, config, files_under, same_run, stopped
 
 
 def flip(path: Path, place: int = -9) -> None:
-    """One bit of a file, by default in a tensor, its size unchanged: what a worn disk or a careless copy does."""
+    """One bit of a file, by default in a tensor, its size unchanged: what a worn disk or a careless
+    copy does.
+    """
     content = bytearray(path.read_bytes())
     content[place] ^= 0x40
     path.write_bytes(content)
@@ -57,8 +59,8 @@ def test_a_damaged_newest_checkpoint_is_named_and_an_older_one_leads_to_the_same
     with pytest.raises(RunError) as said:
         simulate.resume(folder)
     assert (
-        f"the newest checkpoint of {folder}, of round 2, is damaged: {victim.relative_to(folder / 'files')} "
-        in str(said.value)
+        f"the newest checkpoint of {folder}, of round 2, is damaged: "
+        f"{victim.relative_to(folder / 'files')} " in str(said.value)
     )
     assert f"`equipoise resume {folder} --from-round 1`" in str(said.value)
     assert "repl" not in str(said.value)  # nobody's reply is to blame
@@ -80,12 +82,18 @@ def test_only_a_checkpoint_that_is_held_and_whole_is_gone_back_to(tmp_path: Path
         flip(folder / "files" / f"server-r{number}a0.safetensors")
     with pytest.raises(
         RunError,
-        match=r"round 3, is damaged: server-r3.*no older one is whole: restore the folder from a copy, or run",
+        match=(
+            r"round 3, is damaged: server-r3.*no older one is whole: restore the folder from a "
+            r"copy, or run"
+        ),
     ):
         simulate.resume(folder)
     with pytest.raises(
         RunError,
-        match=r"the checkpoint of round 2 of .* is damaged, too: server-r2a0.safetensors was changed after it was written",
+        match=(
+            r"the checkpoint of round 2 of .* is damaged, too: server-r2a0.safetensors was changed "
+            r"after it was written"
+        ),
     ):
         simulate.resume(folder, from_round=2)
     assert Run(folder).last_round == 3 and len(Run(folder).rounds()) == 3  # nothing was given up
@@ -153,7 +161,10 @@ def test_no_model_comes_out_of_a_damaged_checkpoint(damage: str, tmp_path: Path)
     ):
         with pytest.raises(
             RunError,
-            match=r"of round 2, is damaged: [0-9a-f]{2}/client-\w+-r2a0x1.safetensors .*--from-round 1",
+            match=(
+                r"of round 2, is damaged: [0-9a-f]{2}/client-\w+-r2a0x1.safetensors .*--from-round "
+                r"1"
+            ),
         ):
             ask()
     DAMAGE[damage](run.folder / "files" / "server-r2a0.safetensors")

@@ -1,4 +1,6 @@
-"""The exchanges after the last round: a record of their own, killed and repeated alone, and made up for by clients that were away."""
+"""The exchanges after the last round: a record of their own, killed and repeated alone, and made up
+for by clients that were away.
+"""
 
 from __future__ import annotations
 
@@ -281,7 +283,10 @@ def test_without_any_answer_the_run_says_so_and_can_be_resumed(tmp_path: Path) -
     job = config(tmp_path, "finetune", rounds=ROUNDS, faults={"script": script})
     with pytest.raises(
         RunError,
-        match=r"Finetune could not be finished after the last round: 0 of 4 replies counted; `equipoise resume",
+        match=(
+            r"Finetune could not be finished after the last round: 0 of 4 replies counted; "
+            r"`equipoise resume"
+        ),
     ):
         simulate.run(experiment(job), tmp_path / "run")
     run = Run(tmp_path / "run")

@@ -1,4 +1,6 @@
-"""A folder from a stranger may hold a journal that makes SQLite delete a file of the user: it is never opened."""
+"""A folder from a stranger may hold a journal that makes SQLite delete a file of the user: it is
+never opened.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ EMPTY = b"\0" * 100
 
 
 def crafted_journal(database: Path, victim: Path) -> bytes:
-    """A hot journal without pages that names a file as super-journal (https://sqlite.org/fileformat.html)."""
+    """A hot journal without pages that names a file as super-journal
+    (https://sqlite.org/fileformat.html).
+    """
     (page,) = struct.unpack(">H", database.read_bytes()[16:18])
     page = 65536 if page == 1 else page
     pages = database.stat().st_size // page
@@ -43,7 +47,7 @@ def victim(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, victim: Path) -> Path:
-    """A stopped run with a journal beside its database that tells SQLite to delete the victim."""
+    """A stopped run with a journal next to its database that makes SQLite delete the victim."""
     run = made_up_run(tmp_path / "runs" / "run", finished=False)
     (run / "run.db-journal").write_bytes(crafted_journal(run / "run.db", victim))
     return run
@@ -106,7 +110,9 @@ def test_a_new_run_does_not_begin_beside_what_another_database_left(
     (tmp_path / "new").mkdir()
     remains = tmp_path / "new" / f"run.db{ending}"
     shutil.copy(folder / "run.db-journal", remains)
-    answer = equipoise("run", "--data", "digits", "--rounds", 1, "--quiet", "--workers", 0, "--out", remains.parent)  # fmt: skip
+    answer = equipoise(
+        "run", "--data", "digits", "--rounds", 1, "--quiet", "--workers", 0, "--out", remains.parent
+    )
     assert remains.name in one_sentence(answer)
     assert victim.exists() and not (tmp_path / "new" / "run.db").exists()
 
@@ -193,6 +199,8 @@ def test_an_output_does_not_write_through_a_hard_link(
     if name == "report.html":
         answer = equipoise("report", run)
     else:
-        answer = equipoise("audit", "--data", "digits", "--clients", 2, "--workers", 0, "--out", run)  # fmt: skip
+        answer = equipoise(
+            "audit", "--data", "digits", "--clients", 2, "--workers", 0, "--out", run
+        )
     assert f"{name} is a hard link" in one_sentence(answer)
     assert victim.read_text() == "three years of work"

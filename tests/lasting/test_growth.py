@@ -13,7 +13,7 @@ import pytest
 
 from equipoise.runs import Run
 from equipoise.storage import store as store_module
-from equipoise.storage.files import place
+from equipoise.storage.files import writable_path
 from equipoise.storage.store import RoundRecord, RunError, Store
 from tests.helpers import half_finished
 from tests.helpers.runs import files_under
@@ -43,7 +43,9 @@ def long(folder: Path, rounds: int) -> Run:
 
 
 def work(run: Run) -> tuple[int, int]:
-    """How many statements SQLite was given for `rounds`, and how many thousand steps of its machine they took."""
+    """How many statements SQLite was given for `rounds`, and how many thousand steps of its machine
+    they took.
+    """
     statements: list[str] = []
     steps = 0
 
@@ -94,7 +96,9 @@ def test_a_round_without_times_is_a_round(tmp_path: Path) -> None:
 def written(
     folder: Path, keep: int, cohorts: list[list[int]], reopened: set[int]
 ) -> Iterator[Store]:
-    """A store in which the clients of each round's cohort wrote a state, and the server its own; given after every commit."""
+    """A store in which the clients of each round's cohort wrote a state, and the server its own;
+    given after every commit.
+    """
     store = Store.create(folder, "", {})
     for number, cohort in enumerate(cohorts):
         if number in reopened:
@@ -108,7 +112,7 @@ def written(
             for key, name in names.items()
         ]
         for name in names.values():
-            place(store.files, name).write_bytes(b"x")
+            writable_path(store.files, name).write_bytes(b"x")
         ids = [str(k) for k in cohort]
         measured = [(client, "global", "received", "test", "accuracy", 0.5) for client in ids]
         store.commit(
@@ -158,7 +162,9 @@ def test_a_commit_keeps_what_the_kept_rounds_would_find_and_nothing_else(
 def test_a_commit_costs_what_its_cohort_costs_however_many_clients_have_a_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted: steps of SQLite's machine, statements, rows that change, files that are synced and removed."""
+    """Counted: steps of SQLite's machine, statements, rows that change, files that are synced and
+    removed.
+    """
     removed: list[Path] = []
     synced: list[Path] = []
     for name, seen in (("unlink", removed), ("sync", synced)):
@@ -186,8 +192,9 @@ def test_a_commit_costs_what_its_cohort_costs_however_many_clients_have_a_state(
     assert found[4000][1:] == found[200][1:]
     assert 0 < found[4000][0] < 1.5 * found[200][0]
     _, statements_of_one, changes, gone, on_disk = found[200]
-    # By hand: a round, three measurements and shares, four files and two values of metadata are new; the server's file of two rounds ago and the
-    # first states of the three clients of one round ago go. One file each for the server and three clients, and their folders.
+    # By hand: a round, three measurements and shares, four files and two values of metadata are
+    # new; the server's file of two rounds ago and the first states of the three clients of one
+    # round ago go. One file each for the server and three clients, and their folders.
     assert (
         (changes, gone) == (1 + 3 + 3 + 4 + 1 + 4, 4)
         and statements_of_one < 40
@@ -217,7 +224,10 @@ def test_opening_a_run_costs_the_same_however_much_was_measured(
     for rows in (10, 5000):
         folder = long(tmp_path / str(rows), 3).folder
         with sqlite3.connect(folder / "run.db") as db:
-            one = "insert into measurements values (1, ?, 'global', 'received', 'test', 'accuracy', 0.5)"
+            one = (
+                "insert into measurements values (1, ?, 'global', 'received', 'test', 'accuracy', "
+                "0.5)"
+            )
             db.executemany(one, [(str(number),) for number in range(rows)])
             db.executemany(
                 "insert into weights values (1, ?, 0.1)", [(str(number),) for number in range(rows)]
@@ -289,7 +299,10 @@ def test_a_value_of_the_wrong_type_is_found_when_it_is_read(
         run = Run(folder)
         with pytest.raises(
             RunError,
-            match=rf"is damaged or not a run of Equipoise: a '{column}' in its database is of the wrong type",
+            match=(
+                rf"is damaged or not a run of Equipoise: a '{column}' in its database is of the "
+                r"wrong type"
+            ),
         ):
             read(run)
         with pytest.raises(

@@ -28,7 +28,8 @@ def test_a_run_of_format_1_is_resumed_to_the_same_bits(method: str, tmp_path: Pa
     if bits.processor() != EXPECTED["processor"]:
         pytest.skip(f"the digests belong to {EXPECTED['processor']}; the norms agree")
     assert bits.digest(values) == expected["digest"]
-    # To nine decimals: a metric's own formula may round otherwise than it did in version 0.1, which had no rows of reference either.
+    # To nine decimals: a metric's own formula may round otherwise than it did in version 0.1, which
+    # had no rows of reference either.
     rows = [
         (
             r["round"],

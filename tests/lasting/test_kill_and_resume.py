@@ -1,4 +1,6 @@
-"""A run killed at any moment and resumed ends as the run that was never killed: same models, same tables, same files."""
+"""A run killed at any moment and resumed ends as the run that was never killed: same models, same
+tables, same files.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def test_killed_at_the_steps_of_a_commit(
     job = config(tmp_path, method, rounds=2)
     whole = tmp_path / "whole"
     events = play(config=job, out=str(whole))["events"]
-    # All of round 1's work and commit, and the first steps of round 2's: later rounds do the same again.
+    # All of round 1's work and commit, and the first steps of round 2's: later rounds do the same
+    # again.
     for moment in range(1, min(events, 45), stride):
         out = tmp_path / f"killed-{moment}"
         assert play(config=job, out=str(out), die_at=moment)["killed"]
@@ -74,7 +77,10 @@ def test_killed_at_random_moments_again_and_again(
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["server", "client"])
 def test_twenty_kills_at_any_moment_change_no_bit(where: str, play: Any, tmp_path: Path) -> None:
-    """Kills at single events of the store and of the states in turn, and at random times; each is followed by a resume, which the next one kills."""
+    """Kills at single events of the store and of the states in turn, and at random times.
+
+    Each is followed by a resume, which the next one kills.
+    """
     # So many rounds that an idle machine does not come to the end between few kills.
     job = config(tmp_path, {"name": "fedekd", "proxy_start": "own"}, rounds=60)
     disk = {"disk": str(tmp_path / "disk")} if where == "client" else {}

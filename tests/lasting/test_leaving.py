@@ -1,4 +1,6 @@
-"""A site that leaves: a run trained anew without it equals one in which it never joined, by digests."""
+"""A site that leaves: a run trained anew without it equals one in which it never joined, by
+digests.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that an older version began, and whose bits a correction changes, are not gone on with and say so."""
+"""Runs of an older version whose bits a correction changes cannot be resumed, and say so."""
 
 from __future__ import annotations
 
@@ -92,7 +92,10 @@ def old(tmp_path: Path) -> Path:
 def test_it_is_not_resumed_and_stays_as_it_is(old: Path) -> None:
     with pytest.raises(
         RunError,
-        match=r"was begun by version 0\.1\.0, whose FedeKD kept the optimiser's memory .*wrong weights.*run it again",
+        match=(
+            r"was begun by version 0\.1\.0, whose FedeKD kept the optimiser's memory .*wrong "
+            r"weights.*run it again"
+        ),
     ):
         eq.resume(old)
     assert Run(old).last_round == 2 and (old / "files" / "server-r2a0.safetensors").exists()

@@ -75,7 +75,8 @@ def test_below_the_floor_a_round_is_repeated_with_a_new_cohort(tmp_path: Path) -
     rounds = run.rounds()
     assert all(len(row["joined"]) == 4 for row in rounds)
     assert any(row["attempt"] > 0 for row in rounds)
-    # With a floor of all, each attempt that was given up lost somebody, and the one that counted nobody: no refusal is forgotten.
+    # With a floor of all, each attempt that was given up lost somebody, and the one that counted
+    # nobody: no refusal is forgotten.
     given_up = {(row["round"], attempt) for row in rounds for attempt in range(row["attempt"])}
     assert {(row["round"], row["attempt"]) for row in run.rejected()} == given_up != set()
     assert {row["reason"] for row in run.rejected()} == {"dropped out"}
@@ -89,7 +90,10 @@ def test_after_the_last_try_the_run_stops_with_a_sentence_and_can_be_resumed(
     )
     with pytest.raises(
         RunError,
-        match=r"round 1 was given up 2 times: .* 4 needed; the first reply that was refused in its last attempt, of client .*dropped out",
+        match=(
+            r"round 1 was given up 2 times: .* 4 needed; the first reply that was refused in its "
+            r"last attempt, of client .*dropped out"
+        ),
     ):
         simulate.run(experiment(job), tmp_path / "run")
     with pytest.raises(RunError, match="round 1 was given up 2 times"):
@@ -99,7 +103,10 @@ def test_after_the_last_try_the_run_stops_with_a_sentence_and_can_be_resumed(
 def test_a_training_that_diverges_at_every_client_says_what_to_change(tmp_path: Path) -> None:
     with pytest.raises(
         RunError,
-        match=r"holds values that are not finite; .*lower training.lr or set training.clip=1, and run again$",
+        match=(
+            r"holds values that are not finite; .*lower training.lr or set training.clip=1, and "
+            r"run again$"
+        ),
     ):
         simulate.run(
             experiment(config(tmp_path, "fedavg", training={"lr": 1e30})), tmp_path / "run"

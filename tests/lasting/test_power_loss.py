@@ -1,7 +1,9 @@
-"""The power may be lost at any moment: what is on the disk then is a run that can be resumed, to the same bits.
+"""The power may be lost at any moment: what is on the disk then is a run that can be resumed, to
+the same bits.
 
-A recording file layer keeps what a disk is sure to hold: the content of a file once the file was synced, its name once the folder was synced,
-a transaction once SQLite committed it in full synchrony. The rest is dropped, while a removal counts at once: both may happen.
+A recording file layer keeps what a disk is sure to hold: the content of a file once the file was
+synced, its name once the folder was synced, a transaction once SQLite committed it in full
+synchrony. The rest is dropped, while a removal counts at once: both may happen.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ class Disk:
 
 
 class Database:
-    """A connection that tells the disk what it committed for certain."""
+    """A connection that reports to the disk what it committed for certain."""
 
     def __init__(self, db: Any, disk: Disk) -> None:
         self.db, self.disk = db, disk
@@ -150,7 +152,8 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 def test_power_may_be_lost_at_any_moment(
     method: str, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # With one checkpoint kept, a commit that is lost after it removed the older one would be the end.
+    # With one checkpoint kept, a commit that is lost after it removed the older one would be the
+    # end.
     job = experiment(config(tmp_path, method, rounds=3, keep=1))
     simulate.run(job, disk.folder)
     monkeypatch.undo()

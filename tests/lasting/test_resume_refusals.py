@@ -121,7 +121,9 @@ def test_a_folder_in_use_or_not_writable_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(
     workers: int, tmp_path: Path
 ) -> None:
-    """A limit on the size of files stands in for a full disk: the write of a checkpoint fails in the middle of the run."""
+    """A limit on the size of files stands in for a full disk: the write of a checkpoint fails in
+    the middle of the run.
+    """
     job = config(tmp_path, "scaffold", rounds=2, workers=workers)
     program = (
         "import json, resource, sys\n"
@@ -210,7 +212,10 @@ def test_a_table_run_from_before_there_were_schemas_is_told_so(tmp_path: Path) -
     store.close()
     with pytest.raises(
         RunError,
-        match=r"begun by a version \(0\.1\.0\) that read tables in another way .*run the experiment again",
+        match=(
+            r"begun by a version \(0\.1\.0\) that read tables in another way .*run the experiment "
+            r"again"
+        ),
     ):
         simulate.resume(folder)
 

@@ -1,4 +1,6 @@
-"""Pipes, sockets and devices in place of files are refused at once: no command waits for their other end."""
+"""Pipes, sockets and devices in place of files are refused at once: no command waits for their
+other end.
+"""
 
 from __future__ import annotations
 

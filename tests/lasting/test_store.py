@@ -1,4 +1,6 @@
-"""The store by itself, without a run: what a round puts into it, which files it finds, keeps and removes, and how it says what is wrong."""
+"""The store by itself, without a run: what a round puts into it, which files it finds, keeps and
+removes, and how it says what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ from equipoise.storage.files import (
     in_subfolder,
     is_left_over,
     names_in,
-    place,
     save_output,
     sync,
     unlink,
+    writable_path,
 )
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import DATABASE, RoundRecord, RunError, Store
@@ -52,7 +54,7 @@ def server(store: Store, number: int, attempt: int = 0) -> tuple[str, str, str, 
 
 def client(store: Store, own: str, number: int) -> tuple[str, str, str, str]:
     name = in_subfolder(own, f"client-{own}-r{number}a0x1.safetensors")
-    write(Record(number=number), place(store.files, name))
+    write(Record(number=number), writable_path(store.files, name))
     return "client", own, name, digest(store.files / name)
 
 
@@ -122,10 +124,23 @@ def test_formats_that_this_version_does_not_read(
 def test_every_column_of_a_round_is_what_the_record_says(store: Store) -> None:
     table = [("a", "global", "test", 1, 50, 4, 3, 2, 1, 612)]
     given = RoundRecord(
-        2, 1, ["a", "b"], ["b"], bytes_down=10, bytes_up=20, steps=30, skipped=40, virtual_seconds=0.5, curves=table,  # type: ignore[arg-type]
-        measurements=[("a", "global", "received", "test", "loss", 0.25)], weights={"a": 0.75, "b": 0.25}, seconds={"clients": 1.5},
-        rejected=[(0, 3, "a", "gone")], files=[server(store, 2, 1)], elsewhere=[("b", "bb/client-bb-r2a1x1.safetensors", 99, "d" * 64)],
-    )  # fmt: skip
+        2,
+        1,
+        ["a", "b"],
+        ["b"],
+        bytes_down=10,
+        bytes_up=20,
+        steps=30,
+        skipped=40,
+        virtual_seconds=0.5,
+        curves=table,  # type: ignore[arg-type]
+        measurements=[("a", "global", "received", "test", "loss", 0.25)],
+        weights={"a": 0.75, "b": 0.25},
+        seconds={"clients": 1.5},
+        rejected=[(0, 3, "a", "gone")],
+        files=[server(store, 2, 1)],
+        elsewhere=[("b", "bb/client-bb-r2a1x1.safetensors", 99, "d" * 64)],
+    )
     store.commit(given, 2, "finished")
     assert store.tuples("select * from rounds") == [
         (2, 1, '["a", "b"]', '["b"]', 10, 20, 30, 40, 0.5)
@@ -141,9 +156,25 @@ def test_every_column_of_a_round_is_what_the_record_says(store: Store) -> None:
     assert store.tuples("select * from rejected") == [(2, 0, 3, "a", "gone")]
     path = store.files / "server-r2a1.safetensors"
     assert store.rows("select * from files order by kind") == [
-        {"kind": "client", "key": "b", "round": 2, "name": "bb/client-bb-r2a1x1.safetensors", "bytes": 99, "digest": "d" * 64, "kept_at": "client"},
-        {"kind": "server", "key": "", "round": 2, "name": path.name, "bytes": path.stat().st_size, "digest": digest(path), "kept_at": "server"},
-    ]  # fmt: skip
+        {
+            "kind": "client",
+            "key": "b",
+            "round": 2,
+            "name": "bb/client-bb-r2a1x1.safetensors",
+            "bytes": 99,
+            "digest": "d" * 64,
+            "kept_at": "client",
+        },
+        {
+            "kind": "server",
+            "key": "",
+            "round": 2,
+            "name": path.name,
+            "bytes": path.stat().st_size,
+            "digest": digest(path),
+            "kept_at": "server",
+        },
+    ]
     assert (
         store.meta("status") == "finished"
         and store.meta("main model") is None
@@ -203,7 +234,9 @@ def test_a_round_that_cannot_be_saved_leaves_the_store_as_it_was(
     before = list(store.db.iterdump())
     with pytest.raises(
         RunError,
-        match=r"round 2 could not be saved to .*; make room or permit writing, then `equipoise resume",
+        match=(
+            r"round 2 could not be saved to .*; make room or permit writing, then `equipoise resume"
+        ),
     ):
         # a file that is not there
         store.commit(record(2, ("server", "", "server-r2a0.safetensors", "")), 2)
@@ -362,7 +395,8 @@ def test_what_was_taken_away_from_a_run_is_named(store: Store, tmp_path: Path) -
     assert store.lost() is None
     (store.files / "aa" / "client-aa-r1a0x1.safetensors").unlink()
     assert str(store.lost()).startswith(
-        f"aa/client-aa-r1a0x1.safetensors was removed from {store.folder} while the run was in progress"
+        f"aa/client-aa-r1a0x1.safetensors was removed from {store.folder} while the run was in "
+        "progress"
     )
     for what in (store.files, store.folder / DATABASE, store.folder):
         what.rename(tmp_path / "elsewhere")
@@ -395,14 +429,14 @@ def test_names_that_a_killed_process_may_leave(name: str, left: bool) -> None:
 
 def test_files_of_clients_lie_in_folders_of_their_first_two_letters(tmp_path: Path) -> None:
     assert in_subfolder("7c01", "x") == "7c/x"
-    assert place(tmp_path, "7c/x") == tmp_path / "7c" / "x" and (tmp_path / "7c").is_dir()
+    assert writable_path(tmp_path, "7c/x") == tmp_path / "7c" / "x" and (tmp_path / "7c").is_dir()
     assert (
-        place(tmp_path, "7c/y").parent.is_dir()
-        and place(tmp_path / "none", "y") == tmp_path / "none" / "y"
+        writable_path(tmp_path, "7c/y").parent.is_dir()
+        and writable_path(tmp_path / "none", "y") == tmp_path / "none" / "y"
         and not (tmp_path / "none").exists()
     )
     assert (
-        place(tmp_path / "none", "7c/y") == tmp_path / "none" / "7c" / "y"
+        writable_path(tmp_path / "none", "7c/y") == tmp_path / "none" / "7c" / "y"
         and not (tmp_path / "none").exists()
     )
     (tmp_path / "7c" / "x").write_text("")
@@ -510,8 +544,11 @@ def test_a_servers_state_is_saved_in_parts_and_comes_back(store: Store) -> None:
     first = RoundRecord(1, 0, [], [])
     settled = save_server(store, state, first)
     assert [(kind, key) for kind, key, _, _ in first.files] == [
-        ("server", ""), ("perclient", "own\x1fa"), ("perclient", "own\x1fb"), ("perclient", "deep/own\x1fa"),
-    ]  # fmt: skip
+        ("server", ""),
+        ("perclient", "own\x1fa"),
+        ("perclient", "own\x1fb"),
+        ("perclient", "deep/own\x1fa"),
+    ]
     assert (
         all(known == digest(store.files / name) for _, _, name, known in first.files)
         and len({name for *_, name, _ in first.files}) == 4
@@ -545,7 +582,7 @@ def test_a_servers_state_is_saved_in_parts_and_comes_back(store: Store) -> None:
 
 
 def test_a_servers_state_holds_what_large_replies_brought(store: Store) -> None:
-    """Their files go with the round: what the state took from them is in memory when it is settled."""
+    """Their files go with the round: their values are in memory once the state is settled."""
     path = store.files / "reply-aa-r1a0x1.safetensors"
     write(Record(value=Tree({"w": torch.ones(2)}, "net")), path)
     lazy = read(path)["value"]
@@ -576,10 +613,20 @@ def test_saved_values_are_a_mapping_of_files(tmp_path: Path) -> None:
 # The form of what is in a store.
 
 META = {
-    "status": "running", "created": "now", "version": "1", "environment": {"torch": "2"}, "data": "digits", "clients": ["a", "b"],
-    "task": {"kind": "classification", "shape": [3], "outputs": 2, "class_names": []}, "sizes": {"train": [1, 2], "validation": [0, 0], "test": [1, 1]},
-    "shared test": 0, "facts": {}, "recipe": {}, "fingerprint": "f", "method": {"name": "fedavg"},
-}  # fmt: skip
+    "status": "running",
+    "created": "now",
+    "version": "1",
+    "environment": {"torch": "2"},
+    "data": "digits",
+    "clients": ["a", "b"],
+    "task": {"kind": "classification", "shape": [3], "outputs": 2, "class_names": []},
+    "sizes": {"train": [1, 2], "validation": [0, 0], "test": [1, 1]},
+    "shared test": 0,
+    "facts": {},
+    "recipe": {},
+    "fingerprint": "f",
+    "method": {"name": "fedavg"},
+}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""A run's folder may come from anyone: it deletes nothing and writes nowhere else, and whatever is wrong with it is said in one sentence."""
+"""A run's folder may come from anyone: it deletes nothing and writes nowhere else, and whatever is
+wrong with it is said in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -64,10 +66,25 @@ def test_names_that_a_run_gives(name: str) -> None:
     assert is_ours(name)
 
 
-BAD_NAMES = ["../../precious.txt", "/etc/passwd", "client-../x.safetensors", "server-r2a0.safetensors/../../precious.txt", "precious.txt", "",
-             "..", "server-r2a0.safetensors\n", "client-00\0001-r1a0x1.safetensors", "server-r٢a0.safetensors", "Server-r2a0.safetensors",
-             "client-000001-r2a0x1.safetensors.bak", "../client-000001-r2a0x1.safetensors", "0f/../client-0f-r1a0x1.safetensors",
-             "0f/server-r2a0.safetensors", "0F/client-0f-r1a0x1.safetensors", "0f/0f/client-0f-r1a0x1.safetensors"]  # fmt: skip
+BAD_NAMES = [
+    "../../precious.txt",
+    "/etc/passwd",
+    "client-../x.safetensors",
+    "server-r2a0.safetensors/../../precious.txt",
+    "precious.txt",
+    "",
+    "..",
+    "server-r2a0.safetensors\n",
+    "client-00\0001-r1a0x1.safetensors",
+    "server-r٢a0.safetensors",
+    "Server-r2a0.safetensors",
+    "client-000001-r2a0x1.safetensors.bak",
+    "../client-000001-r2a0x1.safetensors",
+    "0f/../client-0f-r1a0x1.safetensors",
+    "0f/server-r2a0.safetensors",
+    "0F/client-0f-r1a0x1.safetensors",
+    "0f/0f/client-0f-r1a0x1.safetensors",
+]
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
@@ -82,7 +99,10 @@ def test_a_row_that_names_any_other_file_is_refused_and_nothing_is_removed(
     sql(half, "insert into files values ('server', '', -5, ?, 9, '', 'server')", name)
     with pytest.raises(
         RunError,
-        match="is damaged or not a run of Equipoise: its database names a file .*, which no run writes",
+        match=(
+            "is damaged or not a run of Equipoise: its database names a file .*, which no run "
+            "writes"
+        ),
     ):
         simulate.resume(half)
     with pytest.raises(RunError, match="which no run writes"):
@@ -93,7 +113,8 @@ def test_a_row_that_names_any_other_file_is_refused_and_nothing_is_removed(
 def test_a_trigger_is_refused(half: Path) -> None:
     sql(
         half,
-        "create trigger later after insert on rounds begin update files set name = '../../precious.txt' where kind = 'server'; end",
+        "create trigger later after insert on rounds begin update files set name = "
+        "'../../precious.txt' where kind = 'server'; end",
     )
     with pytest.raises(
         RunError, match="its database has a trigger named 'later', which no run has"
@@ -153,7 +174,10 @@ def test_a_run_is_not_followed_through_links(
     for ask in (lambda: simulate.resume(half), lambda: Run(half).status):
         with pytest.raises(
             RunError,
-            match=rf"{name} is a symbolic link, which Equipoise does not follow inside a run; put the file",
+            match=(
+                rf"{name} is a symbolic link, which Equipoise does not follow inside a run; put "
+                r"the file"
+            ),
         ):
             ask()
     assert listing(target) == before
@@ -173,7 +197,10 @@ def test_a_sub_folder_is_not_followed_through_a_link(to: str, half: Path, tmp_pa
         for ask in (lambda: simulate.resume(half), lambda: Run(half).status):
             with pytest.raises(
                 RunError,
-                match=rf"files/{place.name} is a symbolic link, which Equipoise does not follow inside a run",
+                match=(
+                    rf"files/{place.name} is a symbolic link, which Equipoise does not follow "
+                    r"inside a run"
+                ),
             ):
                 ask()
         assert listing(target) == before
@@ -241,7 +268,10 @@ def test_outputs_are_not_written_through_links(
     (whole / name).symlink_to(target)
     with pytest.raises(
         RunError,
-        match=rf"{name} is a symbolic link, which Equipoise does not write through; remove it, or choose another",
+        match=(
+            rf"{name} is a symbolic link, which Equipoise does not write through; remove it, or "
+            r"choose another"
+        ),
     ):
         report([whole], whole / "report.html", kinds=["png"]) if name.startswith(
             "report"
@@ -266,22 +296,67 @@ def instead(path: Path, content: bytes | None = None) -> None:
     path.mkdir() if content is None else path.write_bytes(content)
 
 
-META = ["status", "created", "version", "environment", "data", "clients", "task", "sizes", "shared test", "facts", "recipe", "fingerprint", "method", "format"]  # fmt: skip
+META = [
+    "status",
+    "created",
+    "version",
+    "environment",
+    "data",
+    "clients",
+    "task",
+    "sizes",
+    "shared test",
+    "facts",
+    "recipe",
+    "fingerprint",
+    "method",
+    "format",
+]
 TABLES = ["meta", "rounds", "measurements", "weights", "seconds", "rejected", "files"]
 BROKEN: dict[str, Callable[[Path], None]] = {
     **{f"no table {name}": lambda f, name=name: sql(f, f"drop table {name}") for name in TABLES},
-    **{f"no {key}": lambda f, key=key: sql(f, "delete from meta where key = ?", key) for key in META},
-    **{f"{key} is no JSON": lambda f, key=key: sql(f, "update meta set value = '{]' where key = ?", key) for key in META},
-    **{f"{key} is a list of nulls": lambda f, key=key: sql(f, "update meta set value = '[null]' where key = ?", key) for key in META},
-    **{f"{key} nested deep": lambda f, key=key: sql(f, "update meta set value = ? where key = ?", "[" * 10**5, key) for key in META},
+    **{
+        f"no {key}": lambda f, key=key: sql(f, "delete from meta where key = ?", key)
+        for key in META
+    },
+    **{
+        f"{key} is no JSON": lambda f, key=key: sql(
+            f, "update meta set value = '{]' where key = ?", key
+        )
+        for key in META
+    },
+    **{
+        f"{key} is a list of nulls": lambda f, key=key: sql(
+            f, "update meta set value = '[null]' where key = ?", key
+        )
+        for key in META
+    },
+    **{
+        f"{key} nested deep": lambda f, key=key: sql(
+            f, "update meta set value = ? where key = ?", "[" * 10**5, key
+        )
+        for key in META
+    },
     "format 0": lambda f: sql(f, "update meta set value = '0' where key = 'format'"),
     "format 99": lambda f: sql(f, "update meta set value = '99' where key = 'format'"),
-    "too few sizes": lambda f: sql(f, "update meta set value = '{\"train\": [1], \"validation\": [1], \"test\": [1]}' where key = 'sizes'"),
-    "no clients": lambda f: sql(
-        f, "update meta set value = case key when 'clients' then '[]' else '{\"train\": [], \"validation\": [], \"test\": []}' end where key in ('clients', 'sizes')"
+    "too few sizes": lambda f: sql(
+        f,
+        'update meta set value = \'{"train": [1], "validation": [1], "test": [1]}\' where key = '
+        "'sizes'",
     ),
-    "a scale in words": lambda f: sql(f, "update meta set value = json_set(value, '$.scale', 'large') where key = 'task'"),
-    "an infinite centre": lambda f: sql(f, "update meta set value = replace(value, '\"centre\": 0.0', '\"centre\": Infinity') where key = 'task'"),
+    "no clients": lambda f: sql(
+        f,
+        "update meta set value = case key when 'clients' then '[]' else '{\"train\": [], "
+        "\"validation\": [], \"test\": []}' end where key in ('clients', 'sizes')",
+    ),
+    "a scale in words": lambda f: sql(
+        f, "update meta set value = json_set(value, '$.scale', 'large') where key = 'task'"
+    ),
+    "an infinite centre": lambda f: sql(
+        f,
+        "update meta set value = replace(value, '\"centre\": 0.0', '\"centre\": Infinity') where "
+        "key = 'task'",
+    ),
     "a cohort that is no JSON": lambda f: sql(f, "update rounds set cohort = 'ada, bo'"),
     "a cohort of numbers": lambda f: sql(f, "update rounds set joined = '[1, 2]'"),
     "a size that is a word": lambda f: sql(f, "update files set bytes = 'many'"),
@@ -289,9 +364,14 @@ BROKEN: dict[str, Callable[[Path], None]] = {
     "a measurement that is a word": lambda f: sql(f, "update measurements set value = 'good'"),
     "a client that is bytes": lambda f: sql(f, "update measurements set client = x'ff'"),
     "another column": lambda f: sql(f, "alter table rounds rename column joined to came"),
-    "a view in place of a table": lambda f: (sql(f, "alter table weights rename to w"), sql(f, "create view weights as select * from w"))[1],
+    "a view in place of a table": lambda f: (
+        sql(f, "alter table weights rename to w"),
+        sql(f, "create view weights as select * from w"),
+    )[1],
     "an empty database": lambda f: instead(f / "run.db", b""),
-    "a database cut in half": lambda f: os.truncate(f / "run.db", (f / "run.db").stat().st_size // 2),
+    "a database cut in half": lambda f: os.truncate(
+        f / "run.db", (f / "run.db").stat().st_size // 2
+    ),
     "garbage in the database": lambda f: garbage(f, 0.3, 0.7),
     "a folder for a database": lambda f: instead(f / "run.db"),
     "a letter for a database": lambda f: instead(f / "run.db", b"Dear Sir or Madam" * 500),
@@ -300,20 +380,31 @@ BROKEN: dict[str, Callable[[Path], None]] = {
     "a configuration of bytes": lambda f: instead(f / "experiment.yaml", b"\xff\xfe\x00\x01"),
     "a configuration that is no YAML": lambda f: instead(f / "experiment.yaml", b"a: [1"),
     "a configuration that is a list": lambda f: instead(f / "experiment.yaml", b"- 1"),
-    "a configuration without a method": lambda f: instead(f / "experiment.yaml", b"rounds: 3\nseed: 1\ndata: {name: x, partition: iid}\n"),
-    "rounds in words": lambda f: instead(
-        f / "experiment.yaml", (f / "experiment.yaml").read_bytes().replace(b"rounds: 3", b"rounds: three").replace(b"rounds: 2", b"rounds: two")
+    "a configuration without a method": lambda f: instead(
+        f / "experiment.yaml", b"rounds: 3\nseed: 1\ndata: {name: x, partition: iid}\n"
     ),
-}  # fmt: skip
+    "rounds in words": lambda f: instead(
+        f / "experiment.yaml",
+        (f / "experiment.yaml")
+        .read_bytes()
+        .replace(b"rounds: 3", b"rounds: three")
+        .replace(b"rounds: 2", b"rounds: two"),
+    ),
+}
 FILES_BROKEN: dict[str, Callable[[Path], None]] = {
     "no files": lambda f: shutil.rmtree(f / "files"),
     "a file for a folder": lambda f: instead(f / "files", b""),
-    "files for sub-folders": lambda f: [instead(path, b"") for path in (f / "files").iterdir() if path.is_dir()] and None,
+    "files for sub-folders": lambda f: (
+        [instead(path, b"") for path in (f / "files").iterdir() if path.is_dir()] and None
+    ),
     "a folder for a file": lambda f: instead(f / "files" / "server-r2a0.safetensors"),
-    "a header of nonsense": lambda f: instead(f / "files" / "server-r2a0.safetensors", b"\x09" * (f / "files" / "server-r2a0.safetensors").stat().st_size),
+    "a header of nonsense": lambda f: instead(
+        f / "files" / "server-r2a0.safetensors",
+        b"\x09" * (f / "files" / "server-r2a0.safetensors").stat().st_size,
+    ),
     "a file without a record": lambda f: without_record(f),
     "no server's state": lambda f: sql(f, "delete from files where kind = 'server'"),
-}  # fmt: skip
+}
 
 
 def without_record(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Worker processes: the same bits as in process, replaced when they die, gone when the parent is."""
+"""Worker processes: the same bits as in process, replaced if they die, ended with the parent."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ KILL_BO = {"script": [{"round": 1, "client": "bo", "kind": "kill"}]}
         (
             "SIGKILL",
             1,
-            "killed by signal 9 (SIGKILL): the system ran out of memory; try fewer --workers or a smaller batch",
+            "killed by signal 9 (SIGKILL): the system ran out of memory; try fewer --workers or a "
+            "smaller batch",
         ),
     ],
 )
@@ -73,7 +74,10 @@ def test_a_worker_that_is_killed_again_and_again_ends_the_run_and_its_cause_is_s
     monkeypatch.setattr(processes, "out_of_memory_kills", kills)
     step = f"if client.id == 'bo': os.kill(os.getpid(), signal.{name})"
     method = module(tmp_path, monkeypatch, f"killing_{name}_{counted}", "", step)
-    sentence = f"a worker process ended 3 times with client 'bo' in round 1, step 'client' (the last: {said})"
+    sentence = (
+        "a worker process ended 3 times with client 'bo' in round 1, step 'client' (the last: "
+        f"{said})"
+    )
     with pytest.raises(RunError, match=f"^{re.escape(sentence)}$"):
         simulate.run(experiment(config(tmp_path, method, workers=1)), tmp_path / "run")
 
@@ -113,7 +117,9 @@ def test_an_end_is_told_by_its_exit_code_or_signal(code: int, words: str) -> Non
 
 
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, top: str, step: str) -> str:
-    """A method in a module of its own, with code that runs when it is imported and code that its step begins with."""
+    """A method in a module of its own, with code that runs when it is imported and code that its
+    step begins with.
+    """
     lines = [
         "import os, signal, sys, time",
         "from dataclasses import dataclass",
@@ -145,7 +151,10 @@ def test_a_step_that_ends_its_process_is_told_by_its_exit_code(
         simulate.run(experiment(config(tmp_path, method, workers=2)), tmp_path / "run")
 
 
-IN_A_WORKER = "if os.getpid() != {parent}:\n    open({path!r}, 'a').write('x'); starts = os.path.getsize({path!r})\n    if {when}: os._exit(7)"
+IN_A_WORKER = (
+    "if os.getpid() != {parent}:\n    open({path!r}, 'a').write('x'); starts = "
+    "os.path.getsize({path!r})\n    if {when}: os._exit(7)"
+)
 
 
 def test_a_worker_that_dies_while_starting_is_started_again(
@@ -248,8 +257,14 @@ def test_what_cannot_travel_is_refused_by_the_same_sentence_on_every_transport(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     top = "from equipoise.records import PerClient\nfrom equipoise.tree import Tree\n" + UNFIT
-    step = "return Up(model=client.load(down.model), said=list(unfit()), threads=torch.get_num_threads())"
-    step += "\n    def observe(self, server, state, ups):\n        return state.with_(said=ups.values('said'))\n    def unused(self):"
+    step = (
+        "return Up(model=client.load(down.model), said=list(unfit()), "
+        "threads=torch.get_num_threads())"
+    )
+    step += (
+        "\n    def observe(self, server, state, ups):\n        return "
+        "state.with_(said=ups.values('said'))\n    def unused(self):"
+    )
     job = config(
         tmp_path,
         module(
@@ -283,11 +298,23 @@ def test_what_cannot_travel_is_refused_by_the_same_sentence_on_every_transport(
 def test_settings_that_a_step_changes_are_as_before_in_the_next_one(
     more: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = "[torch.get_num_threads(), torch.is_grad_enabled(), str(torch.get_default_dtype()), torch.are_deterministic_algorithms_enabled(), "
+    found = (
+        "[torch.get_num_threads(), torch.is_grad_enabled(), str(torch.get_default_dtype()), "
+        "torch.are_deterministic_algorithms_enabled(), "
+    )
     found += "random.random(), float(numpy.random.rand()), float(torch.rand(1))]"
-    step = f"up = Up(model=client.load(down.model), found={found}); torch.set_num_threads(3); torch.set_grad_enabled(False); "
-    step += "torch.set_default_dtype(torch.float64); torch.use_deterministic_algorithms(True); torch.manual_seed(5); random.seed(1); "
-    step += "numpy.random.seed(1); return up\n    def observe(self, server, state, ups):\n        return state.with_(found=ups.values('found'))"
+    step = (
+        f"up = Up(model=client.load(down.model), found={found}); torch.set_num_threads(3); "
+        "torch.set_grad_enabled(False); "
+    )
+    step += (
+        "torch.set_default_dtype(torch.float64); torch.use_deterministic_algorithms(True); "
+        "torch.manual_seed(5); random.seed(1); "
+    )
+    step += (
+        "numpy.random.seed(1); return up\n    def observe(self, server, state, ups):\n        "
+        "return state.with_(found=ups.values('found'))"
+    )
     step += "\n    def unused(self):"
     method = module(tmp_path, monkeypatch, "meddling_module", "import numpy, random, torch", step)
     state = load_server(
@@ -301,8 +328,9 @@ def test_an_exception_in_a_worker_names_client_round_and_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "clumsy_module.py").write_text(
-        "from dataclasses import dataclass\nfrom equipoise import Method\n@dataclass(frozen=True)\nclass Clumsy(Method):\n"
-        "    def client(self, client, down):\n        raise ArithmeticError('seven apples')\n"
+        "from dataclasses import dataclass\nfrom equipoise import "
+        "Method\n@dataclass(frozen=True)\nclass Clumsy(Method):\n    def client(self, client, "
+        "down):\n        raise ArithmeticError('seven apples')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     job = config(tmp_path, "clumsy_module:Clumsy", workers=1)
@@ -326,14 +354,20 @@ def test_a_method_of_a_notebook_runs_in_process_and_says_why_not_in_workers(tmp_
         eq.run(eq.Experiment(**job | {"workers": 2}), tmp_path / "other")
 
 
-PROGRAM = "import json, sys; from equipoise import simulate; from equipoise.experiment import experiment; simulate.run(experiment(json.loads(sys.argv[1])), sys.argv[2])"
+PROGRAM = (
+    "import json, sys; from equipoise import simulate; from equipoise.experiment import "
+    "experiment; simulate.run(experiment(json.loads(sys.argv[1])), sys.argv[2])"
+)
 PLAIN = "from equipoise.transports.workers import processes; processes.allow_fork(); "
 
 
 def test_forked_workers_give_the_same_bits_and_are_replaced_when_they_die(tmp_path: Path) -> None:
     job = config(tmp_path, "scaffold", model="cnn", faults=FAULTS)
     simulate.run(experiment(job), tmp_path / "serial")
-    counted = "from equipoise.transports.workers.processes import Pool; fork = Pool._fork; Pool._fork = lambda *a: (print('forked', flush=True), fork(*a))[1]; "
+    counted = (
+        "from equipoise.transports.workers.processes import Pool; fork = Pool._fork; Pool._fork = "
+        "lambda *a: (print('forked', flush=True), fork(*a))[1]; "
+    )
     program = [
         sys.executable,
         "-c",
@@ -399,7 +433,10 @@ def test_a_client_that_hangs_once_is_out_of_one_round_and_works_in_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flag = tmp_path / "slept"
-    step = f"if client.id == 'bo' and not os.path.exists({str(flag)!r}): open({str(flag)!r}, 'w').close(); time.sleep(600)"
+    step = (
+        f"if client.id == 'bo' and not os.path.exists({str(flag)!r}): open({str(flag)!r}, "
+        "'w').close(); time.sleep(600)"
+    )
     method = module(tmp_path, monkeypatch, "sleepy_module", "", step)
     job = config(tmp_path, method, rounds=2, participation={"deadline": 3.0})
     hung = simulate.run(experiment(job | {"workers": 1}), tmp_path / "hung")

@@ -177,7 +177,10 @@ def test_ranking_matches_a_loop_over_pairs_and_its_gradient() -> None:
 
 
 def test_by_default_five_classes_go_without_a_penalty() -> None:
-    """Of seven equal classes sums are 1/7, 2/7, ...; a penalty puts the sixth beyond the threshold, and it is the last of the set."""
+    """Of seven equal classes sums are 1/7, 2/7, ....
+
+    A penalty puts the sixth beyond the threshold, and it is the last of the set.
+    """
     assert Conformal(threshold=0.99, penalty=1.0).sets(np.zeros((1, 7))).sum() == 6
     assert Conformal(threshold=0.99).sets(np.zeros((1, 7))).sum() == 7
     assert Conformal(threshold=0.99).scores(np.zeros((1, 7)), [6]).tolist() == pytest.approx([1.0])

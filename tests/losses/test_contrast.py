@@ -14,7 +14,9 @@ from equipoise.losses import model_contrast
     ("length", "cosine"), [(0.0, 0.0), (0.9e-8, 0.0), (1.5e-8, 1.0), (1.0, 1.0), (1e8, 1.0)]
 )
 def test_features_shorter_than_rounding_have_no_direction(length: float, cosine: float) -> None:
-    """Along the received model and across the last one, so that the loss is softplus(-cosine / temperature)."""
+    """Along the received model and across the last one, so that the loss is softplus(-cosine /
+    temperature).
+    """
     for scaled in ([[length, 0.0]], [[1.0, 0.0]]):
         near = [[1.0, 0.0]] if scaled[0][0] == length else [[length, 0.0]]
         found = model_contrast(np.array(scaled), np.array(near), np.array([[0.0, 1.0]]))

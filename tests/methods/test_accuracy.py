@@ -1,4 +1,6 @@
-"""Every method learns: what it serves after 30 rounds of the setting of docs/results.md is right more often than not."""
+"""Every method learns: what it serves after 30 rounds of the setting of docs/results.md is right
+more often than not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""CFFL: reputations, expulsion and rewards against plain numpy over whole runs; its first round is FedAvg's."""
+"""CFFL: reputations, expulsion and rewards against plain numpy over whole runs; its first round is
+FedAvg's.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ OPEN = {"upload": 1.0, "clip": math.inf, "threshold": 0.0}
 
 
 class Plain:
-    """The reputations of the paper, in float64, for any cohort: all sum to 1, and who was never asked holds 1/K of it."""
+    """The reputations of the paper, in float64, for any cohort: all sum to 1, and a client that
+    never took part has 1/K of it.
+    """
 
     def __init__(self, clients: int, method: CFFL) -> None:
         self.clients, self.method = clients, method
@@ -78,7 +82,9 @@ def accuracy_of(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> float
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
-    """Client models, reputations, the global model and what each is paid, over five rounds of three clients, one of which is spoilt."""
+    """Client models, reputations, the global model and what each is paid, over five rounds of three
+    clients, one of which is spoilt.
+    """
     method = CFFL(upload=0.6, clip=0.2, alpha=3.0, memory=0.5, threshold=0.8)
     data = sites()
     data["cy"] = (data["cy"][0], 2 - data["cy"][1])  # wrong labels
@@ -128,7 +134,7 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
             )
             assert_near(own(run, "model", round)[client], models[client], 1e-4)
             assert_largest(up.update, uploads[client], math.floor(0.6 * start.count()))
-            # go on from the same numbers, so that errors do not grow
+            # continue from the same numbers, so that errors do not grow
             models[client] = own(run, "model", round)[client]
             accuracies[client] = accuracy_of(
                 net_of(workbench, (one.state.model + up.update).with_rest(up.rest)), x, y
@@ -189,7 +195,9 @@ def test_all_sent_and_nobody_expelled_the_first_round_is_that_of_fedavg(
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_an_expelled_client_trains_alone_from_then_on(tmp_path: Path, network: str) -> None:
-    """From the start, with a state in which it is expelled: nothing comes down, and its models are those of Standalone."""
+    """From the start, with a state in which it is expelled: nothing comes down, and its models are
+    those of Standalone.
+    """
     alone = play("standalone", tmp_path / "a", network)
     workbench, _ = bench("cffl", network)
     method, state = CFFL(clip=math.inf), {}
@@ -209,7 +217,7 @@ def step(method: CFFL, server: Server, state: State, updates_: Any) -> State:
 
 
 def judged(server: Server, accuracies: list[list[float]]) -> Server:
-    """A server whose validation gives these accuracies, round after round and client after client."""
+    """A server whose validation gives these accuracies, by round and then by client."""
     given = iter([one for row in accuracies for one in row])
     server.accuracy = lambda model: next(given)  # type: ignore[method-assign]
     return server

@@ -1,4 +1,6 @@
-"""CGSV: reputations and rewards against plain numpy over whole runs, its limits, and what nobody may lose or gain."""
+"""CGSV: reputations and rewards against plain numpy over whole runs, its limits, and what nobody
+may lose or gain.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
                 moved, full = paid[name].double().reshape(-1), common[name].double().reshape(-1)
                 kept = moved != 0
                 torch.testing.assert_close(moved[kept], full[kept], rtol=0, atol=1e-6)
-                # A number too small to move a weight in float32 counts as not paid here; exact counts are tested apart.
+                # A number too small to move a weight in float32 counts as not paid here; exact
+                # counts are tested apart.
                 assert kept.sum() <= count
                 assert (
                     count == kept.sum()

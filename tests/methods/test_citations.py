@@ -16,11 +16,9 @@ UNCITED = {  # why there is no citation, as the file itself says it
     "fedequilibria": "Manuscript under double-blind review; undated, its latest references are from 2025. No address is known.",
 }
 CITED = re.compile(
-    r"(?P<name>[^.]+ \((?P<first>[^,]+), (?P<cited>\d{4})\))\.\n\n"
-    r"(?P<authors>\w.+?\w{2,})\. "
-    r"(?P<title>[^.]+)\. "
-    r"(?P<venue>[A-Z].*?)(?:, | )?(?P<year>(?:19|20)\d\d)(?P<pages>, pages [\d-]+|, PMLR, pages [\d-]+)?\. "
-    r"(?P<addresses>https://\S+(?:, https://\S+)*)"
+    r"(?P<name>[^.]+ \((?P<first>[^,]+), (?P<cited>\d{4})\))\.\n\n(?P<authors>\w.+?\w{2,})\. "
+    r"(?P<title>[^.]+)\. (?P<venue>[A-Z].*?)(?:, | )?(?P<year>(?:19|20)\d\d)(?P<pages>, pages "
+    r"[\d-]+|, PMLR, pages [\d-]+)?\. (?P<addresses>https://\S+(?:, https://\S+)*)"
 )
 
 
@@ -42,6 +40,7 @@ def test_every_method_is_cited_in_full(name: str) -> None:
         and len(found["venue"]) > 5
         and found["authors"][0].isupper()
     )
-    # `paper`, which is shown to users, is the same paper: its title is in it, whole or up to a colon, or behind one.
+    # `paper`, which is shown to users, is the same paper: its title is in it, whole or up to a
+    # colon, or behind one.
     title = found["title"]
     assert any(part in kind.paper for part in (title, *title.split(": "))), (title, kind.paper)

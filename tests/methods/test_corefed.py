@@ -1,4 +1,4 @@
-"""CoRe-Fed: a plain reference of its rounds in every reading, its ablations, and what it refuses."""
+"""CoRe-Fed: a plain reference of its rounds in every reading, its ablations and refusals."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def plain_embedding(client: Client, model: Tree) -> np.ndarray:
 
 
 def plain_frequency(joined: list[list[str]], id: str) -> tuple[float, int]:
-    """How often of late, and the window: M distinct clients so far over the cohort's size, rounded down."""
+    """How often of late, and the window: M distinct clients so far over the cohort's size, rounded
+    down.
+    """
     distinct = len({client for ids in joined for client in ids})
     window = max(1, math.floor(distinct / len(joined[-1])))
     return sum(id in ids for ids in joined[max(0, len(joined) - window) :]) / window, window
@@ -214,7 +216,9 @@ def test_reuse_matches_a_plain_reference(
 def test_a_client_just_outside_the_counting_window_is_still_reused(
     seen: ColumnReport, tmp_path: Path
 ) -> None:
-    """One of two clients per round, then always the other: the absent one's frequency is 0 and counts as 1 / window."""
+    """One of two clients per round, then always the other: the absent one's frequency is 0 and
+    counts as 1 / window.
+    """
     drops = [{"round": t, "client": "1", "kind": "drop"} for t in (2, 3, 4, 5)]
     data = {"name": "digits", "partition": "iid", "clients": 2, "split": (0.3, 0.1, 0.6)}
     eq.run(
@@ -223,7 +227,8 @@ def test_a_client_just_outside_the_counting_window_is_still_reused(
     )
     sums = [float(weights.shares.sum()) for _, _, _, weights, _ in seen]
     assert [len(ups) for _, _, ups, _, _ in seen] == [2, 1, 1, 1, 1]
-    # Windows of 1, 2, 2, ... rounds: client 1 was last seen in round 1, so it counts in rounds 2 and 3 and no more.
+    # Windows of 1, 2, 2, ... rounds: client 1 was last seen in round 1, so it counts in rounds 2
+    # and 3 and no more.
     assert (
         sums[0] == pytest.approx(1)
         and sums[1] < 0.8
@@ -287,7 +292,10 @@ def test_by_default_the_representation_losses_take_part_in_training(tmp_path: Pa
 
 
 def test_a_run_begun_under_the_old_default_goes_on_with_it(tmp_path: Path) -> None:
-    """A run's file names only the parameters that were given; older runs have no number of defaults."""
+    """A run's file names only the parameters that were given.
+
+    Older runs have no number of defaults.
+    """
     literal = {"name": "corefed", "rep": "literal"}
     whole = eq.run(eq.Experiment(**config(tmp_path, literal)), out=tmp_path / "whole")
     folder = stopped(tmp_path, literal)
@@ -427,7 +435,9 @@ def test_a_client_without_data_has_an_embedding_of_zeros(preset: Any) -> None:
 
 
 def test_as_the_weight_rule_of_another_method(tmp_path: Path) -> None:
-    """FedProx with mu = 0 trains as CoRe-Fed does by its equations: the composition must give the same weights."""
+    """FedProx with mu = 0 trains as CoRe-Fed does by its equations: the composition must give the
+    same weights.
+    """
     own = eq.run(experiment(CoReFed(rep="literal")), out=tmp_path / "own")
     guest = eq.run(experiment(compose(FedProx(mu=0), weights=CoReFed())), out=tmp_path / "guest")
     assert own.weights() == guest.weights() and same(trained(own), trained(guest))

@@ -1,4 +1,6 @@
-"""Defaults are what the methods' pages say, and what a method is for the rest of the library is what its paper makes of it."""
+"""Defaults are what the methods' pages say, and what a method is for the rest of the library is
+what its paper makes of it.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ ABILITIES = {
 
 
 def on_the_page(name: str) -> dict[str, Any]:
-    """The table of parameters: names and defaults, several of either in a row where they belong together."""
+    """The table of parameters: names and defaults, several of either in a row where they belong
+    together.
+    """
     lines = (
         (PAGES / f"{name}.md")
         .read_text()

@@ -1,4 +1,6 @@
-"""Ditto: FedAvg's global model bit for bit, personal models against torch.optim, and the preset that is not Ditto."""
+"""Ditto: FedAvg's global model bit for bit, personal models against torch.optim, and the preset
+that is not Ditto.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_without_a_pull_the_personal_models_are_those_of_standalone(
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_personal_models_match_a_plain_loop_with_torch_optim(tmp_path: Path, network: str) -> None:
-    """Gradient of the loss plus pull (v - w), written into .grad by hand, with momentum: over all rounds and the client's own batches."""
+    """Gradient of the loss plus pull (v - w), written into .grad by hand, with momentum: over all
+    rounds and the client's own batches.
+    """
     pull, training = 0.8, {"lr": 0.05, "batch": 5, "epochs": 2, "momentum": 0.5, "lr_decay": 0.7}
     run = play(Ditto(pull=pull), tmp_path / "run", network, training=training)
     workbench, _ = bench("ditto", network, training=training)

@@ -1,4 +1,6 @@
-"""FairFed: the paper's equations by hand, whole rounds against predictions of the model, and what it reduces to."""
+"""FairFed: the paper's equations by hand, whole rounds against predictions of the model, and what
+it reduces to.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,9 @@ def reference_step(
     weight: float,
     lr: float,
 ) -> None:
-    """One step of SGD on CE + weight * KL(teacher || student) of a linear softmax model, sample by sample, in place."""
+    """One step of SGD on CE + weight * KL(teacher || student) of a linear softmax model, sample by
+    sample, in place.
+    """
     gradient_w, gradient_b = np.zeros_like(w), np.zeros_like(b)
     for sample, label, target in zip(x, y, teacher, strict=True):
         chances = softmax(w @ sample + b)
@@ -340,7 +342,9 @@ def test_test_samples_never_reach_training() -> None:
 
 
 def test_random_inputs_are_answered_by_the_teacher_itself() -> None:
-    """In the first step teacher and student are equal, so distillation adds exactly nothing, unless answers belong to other inputs."""
+    """In the first step teacher and student are equal, so distillation adds exactly nothing, unless
+    answers belong to other inputs.
+    """
     data = {"name": "digits", "partition": "iid", "clients": 2, "augment": ["flip"]}
     bench = bench_for(data=data, model=LINEAR, training={"steps": 1})
     personal = []

@@ -1,4 +1,6 @@
-"""FedAS: alignment and training against torch.optim, the Fisher trace against a plain loop, FedPer as its reduction, its weights."""
+"""FedAS: alignment and training against torch.optim, the Fisher trace against a plain loop, FedPer
+as its reduction, its weights.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def test_without_alignment_it_is_fedper_weighed_by_fisher_traces(
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_clients_part_matches_a_plain_loop_with_torch_optim(network: str) -> None:
-    """Prototypes class by class, alignment by plain SGD of the base alone in batches of 16, then the experiment's own optimiser."""
+    """Prototypes class by class, alignment by plain SGD of the base alone in batches of 16, then
+    the experiment's own optimiser.
+    """
     training = {
         "lr": 0.05,
         "batch": 5,
@@ -180,7 +184,9 @@ def test_the_trace_measures_the_uploaded_model_and_leaves_it_alone() -> None:
 
 
 def convolutional() -> Network:
-    """A convolution without batch norm, and dropout in the head: features in training are features in evaluation."""
+    """A convolution without batch norm, and dropout in the head: features in training are features
+    in evaluation.
+    """
     return Network(
         nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten()),
         nn.Sequential(nn.Dropout(0.4), nn.Linear(108, 3)),
@@ -189,7 +195,9 @@ def convolutional() -> Network:
 
 @pytest.mark.parametrize("network", [NETWORKS["mlp"], convolutional], ids=["mlp", "convolution"])
 def test_features_equal_to_their_prototypes_move_nothing(network: Any) -> None:
-    """Equal samples within each class, and a received base that is the client's own: the alignment has nothing to do, whatever its rate."""
+    """Equal samples within each class, and a received base that is the client's own: the alignment
+    has nothing to do, whatever its rate.
+    """
     x, y = np.random.default_rng(0).standard_normal((3, 1, 8, 8)).astype(np.float32), np.arange(3)
     places = np.array([0, 1, 2, 2, 1, 0, 0, 1])
     data = {"ada": (x[places], y[places]), "bo": (x[places], y[places])}

@@ -1,4 +1,6 @@
-"""FedAVE: values of data, reputations and rewards against plain numpy and scipy over whole runs; its limits; the variant of a comparison."""
+"""FedAVE: values of data, reputations and rewards against plain numpy and scipy over whole runs;
+its limits; the variant of a comparison.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +194,9 @@ def step(
 
 
 def own_losses(server: Server, size: int) -> list[float]:
-    """The losses of the initial model on the validation data: those of a client whose data are worth most."""
+    """The losses of the initial model on the validation data: those of a client whose data are
+    worth most.
+    """
     return batch_losses(server.predict(server.load(None)), server.validation.y, size)
 
 
@@ -358,7 +362,9 @@ def test_each_client_is_delivered_and_serves_its_own_model(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_variant_of_a_comparison(tmp_path: Path, network: str) -> None:
-    """All start from the global model; half of the update goes up, 30 % and more of the mean comes down, on top of the trained model."""
+    """All start from the global model; half of the update goes up, 30 % and more of the mean comes
+    down, on top of the trained model.
+    """
     method = FedAVE(variant="seed", alpha=0.5)
     with updates(FedAVE) as seen:
         run = play(method, tmp_path / "run", network, rounds=3)

@@ -70,7 +70,10 @@ def test_identical_clients_average_to_any_of_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("average", ["size", "uniform"])
 def test_the_global_model_is_the_weighted_mean_with_buffers(tmp_path: Path, average: str) -> None:
-    """Parameters and running statistics by the same weights; the counter of batches is the largest, never a mean."""
+    """Parameters and running statistics by the same weights.
+
+    The counter of batches is the largest, never a mean.
+    """
     method = {"name": "fedavg", "average": average}
     bench, made = bench_of(settings(method, "cnn"), sites())
     run = trained(method, tmp_path / "run", "cnn", rounds=1)

@@ -66,8 +66,13 @@ def test_without_momentum_the_server_goes_its_rate_times_the_step_of_the_way(
     rate: float, step: float
 ) -> None:
     """To the mean 2.5 of the replies, from 0.5; buffers take their mean whatever the step."""
-    replies = [Tree({"w": torch.full((3,), w), "mean": torch.tensor([m]), "count": torch.tensor(c)}, untrained=["mean", "count"])
-               for w, m, c in ((2.0, 3.0, 5), (3.0, 5.0, 6))]  # fmt: skip
+    replies = [
+        Tree(
+            {"w": torch.full((3,), w), "mean": torch.tensor([m]), "count": torch.tensor(c)},
+            untrained=["mean", "count"],
+        )
+        for w, m, c in ((2.0, 3.0, 5), (3.0, 5.0, 6))
+    ]
     for dampening in (0.0, 0.25):
         state = stepped(
             FedAvgM(beta=0, dampening=dampening, server_rate=rate), fresh(), *replies, step=step

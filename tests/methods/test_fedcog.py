@@ -1,4 +1,6 @@
-"""FedCOG: FedAvg where it does not act, images against a plain float64 loop with torch.optim, and what clients learn on them."""
+"""FedCOG: FedAvg where it does not act, images against a plain float64 loop with torch.optim, and
+what clients learn on them.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,10 @@ def made(
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("first", [False, True])
 def test_images_match_a_plain_loop_with_torch_optim(network: str, first: bool) -> None:
-    """The images of the least loss, in float64, by Adam of torch's own; the loss swings at this rate, so that the best is not the last."""
+    """The images of the least loss, in float64, by Adam of torch's own.
+
+    The loss swings at this rate, so that the best is not the last.
+    """
     method = FedCOG(images=12, steps=9, pixel_lr=0.5, lambda_dis=2.0)
     workbench, _ = bench(method, network, on=SKEWED)
     previous = None if first else another(workbench.initial("model"))

@@ -1,4 +1,6 @@
-"""FedDC: its rounds against torch.optim, its reductions to FedAvg and FedProx, drifts, controls and refusals."""
+"""FedDC: its rounds against torch.optim, its reductions to FedAvg and FedProx, drifts, controls and
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ H, A = (1.0, 3.0), (-2.0, 2.0)
 def test_rounds_match_a_plain_loop_with_torch_optim(
     tmp_path: Path, network: str, grad_correction: bool
 ) -> None:
-    """The three terms written out for autograd; some clients absent, a decaying rate; the server in float64."""
+    """The three terms written out for autograd; some clients absent, a decaying rate; the server in
+    float64.
+    """
     alpha, training = 0.4, {"lr": 0.05, "batch": 5, "epochs": 1, "lr_decay": 0.8}
     method = FedDC(alpha=alpha, grad_correction=grad_correction)
     run = play(method, tmp_path / "run", network, participation={"number": 3}, training=training)
@@ -187,7 +191,9 @@ def test_the_first_round_is_fedprox_at_every_client(network: str) -> None:
 
 
 def test_drifts_add_up_and_the_server_adds_their_mean(tmp_path: Path) -> None:
-    """Full participation: h_i = sum of all moves, and the new model is the mean of models and drifts together."""
+    """Full participation: h_i = sum of all moves, and the new model is the mean of models and
+    drifts together.
+    """
     run = play("feddc", tmp_path / "run", "cnn")
     workbench, method = bench("feddc", "cnn")
     drifts: dict[str, Any] = {}
@@ -274,7 +280,9 @@ def test_two_quadratics_meet_at_the_true_optimum_where_fedavg_does_not(tmp_path:
 
 
 def test_a_client_that_took_no_step_moves_no_control() -> None:
-    """A single sample and a batch norm that cannot take it: dividing by no steps would poison the server."""
+    """A single sample and a batch norm that cannot take it: dividing by no steps would poison the
+    server.
+    """
     normed = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     workbench, method = bench("feddc", models={"model": normed}, on=sites({"ada": 24, "bo": 1}))
     server = server_of(workbench)

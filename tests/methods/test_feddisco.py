@@ -95,7 +95,9 @@ def test_with_uniform_labels_and_no_b_it_is_fedavg(
 
 @pytest.mark.parametrize("classes", [2, 7, 49, 100])
 def test_uniform_labels_are_at_exactly_no_distance(classes: int) -> None:
-    """1 / 49 * 49 is not 1 in floating point, and a cohort's sum of such errors would turn them into whole shares."""
+    """1 / 49 * 49 is not 1 in floating point, and a cohort's sum of such errors would turn them
+    into whole shares.
+    """
     assert all(discrepancy(np.full(classes, each), "kl") == 0 for each in (1.0, 3.0, 7.0))
 
 

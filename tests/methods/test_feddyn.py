@@ -1,4 +1,6 @@
-"""FedDyn: its rounds against torch.optim, the mean of all duals, the true optimum of quadratics, and the warning under Adam."""
+"""FedDyn: its rounds against torch.optim, the mean of all duals, the true optimum of quadratics,
+and the warning under Adam.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ H, A = (1.0, 3.0), (-2.0, 2.0)
 def test_rounds_match_a_plain_loop_with_torch_optim(
     tmp_path: Path, network: str, by_size: bool, clip: float
 ) -> None:
-    """Algorithm 1 with the objective written out for autograd, some clients absent, in float64 at the server."""
+    """Algorithm 1 with the objective written out for autograd, some clients absent, in float64 at
+    the server.
+    """
     alpha = 0.3
     run = play(
         FedDyn(alpha=alpha, by_size=by_size, clip=clip),

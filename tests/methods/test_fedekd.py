@@ -1,4 +1,6 @@
-"""FedeKD: local training without distillation, a plain reference of its rounds, what is uploaded, and its options."""
+"""FedeKD: local training without distillation, a plain reference of its rounds, what is uploaded,
+and its options.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +181,9 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def plain_energy(
     kind: str, f: np.ndarray, g: np.ndarray, projected: np.ndarray, features: np.ndarray
 ) -> float:
-    """One sample's energy, from private outputs f, proxy outputs g, projected private features and proxy features."""
+    """One sample's energy, from private outputs f, proxy outputs g, projected private features and
+    proxy features.
+    """
     p, q = softmax(f), softmax(g)
     entropy = [-sum(a * np.log(a) for a in chances) for chances in (p, q)]
     kl = [sum(a * np.log(a / b) for a, b in zip(*pair, strict=True)) for pair in ((p, q), (q, p))]

@@ -1,4 +1,6 @@
-"""FedEquilibria: a plain reference of its weights, its ablations, invariances, edge cases and large cohorts."""
+"""FedEquilibria: a plain reference of its weights, its ablations, invariances, edge cases and large
+cohorts.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ def same(first: Tree, second: Tree) -> bool:
 
 
 def vectors(*rows: list[float], **more: list[float]) -> Ups:
-    """Replies with these Fisher vectors, l2 lengths and equal drift, unless `more` says otherwise."""
+    """Replies with these Fisher vectors, l2 lengths and equal drift; `more` overrides."""
     given = {
         "length": [float(np.linalg.norm(row)) for row in rows],
         "drift": [1.0] * len(rows),
@@ -96,7 +98,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[State, Ups, Weights, Sta
 
 
 def plain_fisher(client: Client, model: Tree) -> list[float]:
-    """Softmax regression: squared (probability - label) * input of each sample, averaged; weights first, then biases."""
+    """Softmax regression: squared (probability - label) * input of each sample, averaged; weights
+    first, then biases.
+    """
     w, b = model["head.weight"].tolist(), model["head.bias"].tolist()
     total_w, total_b = np.zeros((len(b), len(w[0]))), np.zeros(len(b))
     for x, y in zip(client.train.x.flatten(1).tolist(), client.train.y.tolist(), strict=True):
@@ -113,7 +117,9 @@ def plain_fisher(client: Client, model: Tree) -> list[float]:
 
 
 def plain_min_norm(rows: list[np.ndarray]) -> np.ndarray:
-    """The best of all supports: on each, the stationary point of the norm among weights that sum to 1."""
+    """The best of all supports: on each, the stationary point of the norm among weights that sum to
+    1.
+    """
     best, shortest = np.zeros(len(rows)), np.inf
     for support in itertools.chain.from_iterable(
         itertools.combinations(range(len(rows)), size) for size in range(1, len(rows) + 1)
@@ -366,7 +372,7 @@ def test_regression_has_a_profile_too(tmp_path: Path) -> None:
 
 
 def test_as_the_weight_rule_of_another_method(tmp_path: Path) -> None:
-    """FedProx with mu = 0 trains as FedEquilibria does: the composition must give the same weights."""
+    """FedProx with mu = 0 trains as FedEquilibria does: the composition has the same weights."""
     own = eq.run(experiment("fedequilibria"), out=tmp_path / "own")
     guest = eq.run(
         experiment(compose(eq.methods.make("fedprox", {"mu": 0.0}), weights=FedEquilibria())),

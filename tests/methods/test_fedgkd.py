@@ -41,7 +41,9 @@ def test_without_distillation_it_is_fedavg(tmp_path: Path, network: str) -> None
 
 
 def after_rounds(method: FedGKD, rounds: int) -> tuple[Server, list[Tree], State]:
-    """The state after rounds in which the only reply of round t is the initial model times t + 1, and all global models so far."""
+    """The state after rounds in which the only reply of round t is the initial model times t + 1,
+    and all global models so far.
+    """
     bench = bench_for(method)
     first = bench.initial("model")
     server = Server(bench, ["0"], {"0": 10}, rounds=9)

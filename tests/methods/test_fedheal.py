@@ -1,4 +1,6 @@
-"""FedHEAL: masks, weights and update against plain loops over every number, what they reduce to, and their edges."""
+"""FedHEAL: masks, weights and update against plain loops over every number, what they reduce to,
+and their edges.
+"""
 
 from __future__ import annotations
 
@@ -208,13 +210,16 @@ def test_a_number_that_one_client_keeps_takes_its_full_update_and_one_that_nobod
     turned = [
         [1.0, -1.0],
         [-1.0, -1.0],
-    ]  # of the first number only client 0 goes on as before, of the second nobody does
+    ]  # only client 0 moves as before in the first number, and no client in the second
     one, two = played(FedHEAL(), [10.0, 10.0], first, turned, sizes=(1, 50))
     assert (one - two).tolist() == [1.0, 0.0]
 
 
 def test_the_consistency_is_the_share_of_earlier_rounds_of_that_sign() -> None:
-    """Two of three earlier updates were positive: a negative one has 1/3, a positive one 2/3; exactly tau is not enough."""
+    """Two of three earlier updates were positive: a negative one has 1/3, a positive one 2/3.
+
+    Exactly tau is not enough.
+    """
     past = [[[1.0]], [[1.0]], [[-1.0]]]
     for tau, update, kept in (
         (0.3, -1.0, True),

@@ -1,4 +1,6 @@
-"""FedLsa: FedAvg on features of length 1 bit for bit, anchors and clients against plain float64 loops, and a head that stays."""
+"""FedLsa: FedAvg on features of length 1 bit for bit, anchors and clients against plain float64
+loops, and a head that stays.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +182,7 @@ def test_anchors_match_a_plain_loop_with_torch_optim_and_the_head_stays(network:
     torch.testing.assert_close(
         state.anchors.flatten(1).double(), points().detach(), rtol=0, atol=1e-5
     )
-    again = method.with_anchors(server, state)  # what makes them goes on from where it was
+    again = method.with_anchors(server, state)  # their generator continues from its last state
     assert not torch.equal(again.anchors, state.anchors)
     assert_equal(again.model, state.model)
 

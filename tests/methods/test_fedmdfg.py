@@ -1,4 +1,6 @@
-"""FedMDFG: its direction against a general solver, its rounds against a plain float64 loop, and steps that harm nobody."""
+"""FedMDFG: its direction against a general solver, its rounds against a plain float64 loop, and
+steps that harm nobody.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,16 @@ def shortest(rows: np.ndarray) -> np.ndarray:
     best = None
     for start in [np.ones(len(rows)) / len(rows), *np.eye(len(rows))]:
         found = minimize(
-            lambda w: (w @ rows) @ (w @ rows), start, jac=lambda w: 2 * rows @ (w @ rows), bounds=[(0, 1)] * len(rows), method="SLSQP",
-            constraints=[{"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: np.ones(len(w))}], options={"ftol": 1e-15, "maxiter": 500},
-        )  # fmt: skip
+            lambda w: (w @ rows) @ (w @ rows),
+            start,
+            jac=lambda w: 2 * rows @ (w @ rows),
+            bounds=[(0, 1)] * len(rows),
+            method="SLSQP",
+            constraints=[
+                {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: np.ones(len(w))}
+            ],
+            options={"ftol": 1e-15, "maxiter": 500},
+        )
         best = found if best is None or found.fun < best.fun else best
     assert best is not None
     return np.asarray(best.x @ rows)
@@ -114,7 +123,9 @@ def test_equal_losses_have_no_guide_even_by_force() -> None:
 
 
 def test_the_guide_makes_losses_more_equal() -> None:
-    """On linear losses, by its sign: a small step along the guide raises the cosine with equal losses."""
+    """On linear losses, by its sign: a small step along the guide raises the cosine with equal
+    losses.
+    """
     draw = np.random.default_rng(2)
     for _ in range(20):
         gradients, losses = draw.standard_normal((4, 30)), draw.uniform(0.5, 3, 4)
@@ -208,7 +219,9 @@ def loss_and_gradient(net: nn.Module, x: Any, y: Any) -> tuple[float, np.ndarray
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_rounds_match_a_plain_loop(tmp_path: Path, network: str) -> None:
-    """Gradients, memory of losses, history of absent clients, direction and line search in float64, with clients coming and going."""
+    """Gradients, memory of losses, history of absent clients, direction and line search in float64,
+    with clients coming and going.
+    """
     theta, s, lr = 5.0, 2, 0.1
     changes = {
         "models": {"model": NETWORKS[network]},
@@ -327,7 +340,9 @@ def test_an_accepted_step_raises_no_loss(tmp_path: Path, network: str) -> None:
 
 
 def test_quadratic_losses_fall_for_all_until_no_direction_does(tmp_path: Path) -> None:
-    """h/2 (w - a)^2 with optima at 1 and 4 from 0: both fall until w is between the two, and there it stays."""
+    """h/2 (w - a)^2 with optima at 1 and 4 from 0: both fall until w is between the two, and there
+    it stays.
+    """
     h, a = (1.0, 3.0), (1.0, 4.0)
     run = scalar(FedMDFG(theta=90.0), tmp_path / "run", h, a, rounds=40)
     path = [weight(run, round) for round in range(41)]

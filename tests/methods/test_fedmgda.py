@@ -1,4 +1,4 @@
-"""FedMGDA+: weights against a general solver, the update in float64, step lengths, and its edges."""
+"""FedMGDA+: weights against a general solver, the update in float64, step lengths, edge cases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ from tests.helpers.plain import same
 def stepped(
     method: FedMGDA, steps: list[list[float]], sizes: list[float] | None = None, **asked: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The weights and the step (old minus new model) of clients whose updates are these; the model starts at 0, so that no bit is lost."""
+    """The weights and the step (old minus new model) of clients whose updates are these.
+
+    The model starts at 0, so that no bit is lost.
+    """
     ups = replies(
         [[-value for value in step] for step in steps],
         length=[float(np.linalg.norm(np.float32(step).astype(float))) for step in steps],
@@ -54,9 +57,16 @@ def by_slsqp(unit: np.ndarray, centre: np.ndarray, epsilon: float) -> np.ndarray
     bounds = [(max(0.0, c - epsilon), min(1.0, c + epsilon)) for c in centre]
     for start in (centre, np.ones(len(centre)) / len(centre)):
         found = minimize(
-            lambda w: w @ products @ w, start, jac=lambda w: 2 * products @ w, bounds=bounds, method="SLSQP",
-            constraints=[{"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: np.ones(len(w))}], options={"ftol": 1e-15, "maxiter": 500},
-        )  # fmt: skip
+            lambda w: w @ products @ w,
+            start,
+            jac=lambda w: 2 * products @ w,
+            bounds=bounds,
+            method="SLSQP",
+            constraints=[
+                {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: np.ones(len(w))}
+            ],
+            options={"ftol": 1e-15, "maxiter": 500},
+        )
         best = found if best is None or found.fun < best.fun else best
     return np.asarray(best.x)
 

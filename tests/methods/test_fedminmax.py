@@ -1,4 +1,6 @@
-"""FedMinMax: Algorithm 1 as a plain loop of full gradient steps, the projection, and what it reduces to."""
+"""FedMinMax: Algorithm 1 as a plain loop of full gradient steps, the projection, and what it
+reduces to.
+"""
 
 from __future__ import annotations
 

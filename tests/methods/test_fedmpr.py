@@ -1,4 +1,6 @@
-"""FedMPR: its reduction to FedAvg, exact pruning, and a plain reference of dropout, noise and weight decay."""
+"""FedMPR: its reduction to FedAvg, exact pruning, and a plain reference of dropout, noise and
+weight decay.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ def test_ties_and_shares_that_are_not_exact_in_floating_point() -> None:
 def plain_upload(
     method: FedMPR, network: str, client: str, decay: float
 ) -> dict[str, torch.Tensor]:
-    """Round 1 of a client before pruning: torch's own SGD on the bare network, with noise and dropout written out layer by layer."""
+    """Round 1 of a client before pruning: torch's own SGD on the bare network, with noise and
+    dropout written out layer by layer.
+    """
     bench = bench_for("fedavg", network)
     net, train = bench.take("model").net, Client(bench, client, 1, 3, {}).train
     x, y = train.x, train.y

@@ -1,4 +1,6 @@
-"""FedProto: its reduction to FedAvg, its prototypes by brute force, and a plain reference of its rounds."""
+"""FedProto: its reduction to FedAvg, its prototypes by brute force, and a plain reference of its
+rounds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""FedRDN: statistics by brute force, draws, what enters the network where, and exported models that predict as measured."""
+"""FedRDN: statistics by brute force, draws, what enters the network where, and exported models that
+predict as measured.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ SHIFTS = {
 def sites(
     shifts: Mapping[str, tuple[float, float]] = SHIFTS, size: int = 40, channels: int = 2
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Images of two channels whose class can be told once they are standardised; each client's pixels lie elsewhere."""
+    """Images of two channels whose class is visible once they are standardised.
+
+    Each client has another range of pixels.
+    """
     draw, found = np.random.Generator(np.random.PCG64(0)), {}
     for name, (centre, width) in shifts.items():
         y = draw.integers(0, 3, size)
@@ -215,7 +220,9 @@ def test_own_statistics_outside_training_without_any_draw(tmp_path: Path) -> Non
 
 
 def test_distances_of_features_are_those_of_standardised_images(tmp_path: Path) -> None:
-    """The same change of brightness and contrast at every client vanishes when images are standardised, and so must its trace in what is measured."""
+    """The same change of brightness and contrast at every client vanishes when images are
+    standardised, and so must its trace in what is measured.
+    """
 
     def distances(name: str, data: Sites) -> dict[tuple[str, str], float]:
         run = eq.run(
@@ -292,7 +299,9 @@ def score(net: Any, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 
 def measured_again(run: Run, bench: Workbench, folder: Path) -> None:
-    """The module, the exported file and the predictions of every client give what was measured for the main model."""
+    """The module, the exported file and the predictions of every client give what was measured for
+    the main model.
+    """
     final = {client: (value, run.final("loss")[client]) for client, value in run.final().items()}
     assert len(set(final.values())) == len(run.clients)
     for client in run.clients:
@@ -406,7 +415,9 @@ def test_refusals_come_before_round_1(tmp_path: Path) -> None:
 
 
 def test_the_networks_of_other_tests_train_with_it(tmp_path: Path) -> None:
-    """Digits, with a network that drops: the run repeats bit for bit though statistics and units are drawn."""
+    """Digits, with a network that drops: the run repeats bit for bit though statistics and units
+    are drawn.
+    """
     first, second = (eq.run(few("fedrdn", "dropout"), tmp_path / name) for name in ("a", "b"))
     assert "dropout" in NETWORKS and same(
         load_server(first.store).model, load_server(second.store).model

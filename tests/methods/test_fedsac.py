@@ -1,4 +1,6 @@
-"""FedSAC: importance, submodels and their mean against plain loops; uniform FedAvg without differences; what is dropped stays dropped."""
+"""FedSAC: importance, submodels and their mean against plain loops; uniform FedAvg without
+differences; what is dropped stays dropped.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ BY_HAND = {  # entries with a row per hidden unit, written out for the networks 
 
 
 def unequal() -> Any:
-    """Sites of which one has wrong labels and one a single class: alone they do worse than the others."""
+    """Sites of which one has wrong labels and one a single class: alone they do worse than the
+    others.
+    """
     data = sites(labels={"di": [1]})
     data["cy"] = (data["cy"][0], 2 - data["cy"][1])
     return data
@@ -66,7 +70,9 @@ def unequal() -> Any:
 def bought(
     importance: np.ndarray, budget: float, counts: list[int], descending: bool = False
 ) -> list[bool]:
-    """The longest run of units in order whose importance fits the budget, and the first of each layer."""
+    """The longest run of units in order whose importance fits the budget, and the first of each
+    layer.
+    """
     order = sorted(
         range(len(importance)),
         key=lambda unit: (-importance[unit] if descending else importance[unit], unit),
@@ -118,7 +124,9 @@ def test_without_differences_it_is_uniform_fedavg(
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 # The plain reference is kept in one piece, so it exceeds the complexity limit.
 def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str, order: Any) -> None:  # noqa: C901
-    """Reputations, importance, what each client is sent and trains, and the mean, over five rounds of three clients."""
+    """Reputations, importance, what each client is sent and trains, and the mean, over five rounds
+    of three clients.
+    """
     method = FedSAC(beta=4.0, order=order, every=2, alone=8)
     training = {"lr": 0.1, "batch": 5, "momentum": 0.5}
     with updates(FedSAC) as seen:
@@ -325,7 +333,9 @@ def test_a_unit_that_nobody_has_stays_and_one_of_one_holder_is_copied() -> None:
 
 
 def smooth() -> Network:
-    """Without ReLU, whose gradient at 0 is 0: here units that are dropped would come back if nothing held them."""
+    """Without ReLU, whose gradient at 0 is 0: here units that are dropped would come back if
+    nothing held them.
+    """
     convolution = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten()]
     return Network(nn.Sequential(*convolution, nn.Linear(144, 6), nn.LeakyReLU()), nn.Linear(6, 3))
 

@@ -1,4 +1,6 @@
-"""FedType: training alone where nothing is taught back, both stages against plain loops, and what leaves a client."""
+"""FedType: training alone where nothing is taught back, both stages against plain loops, and what
+leaves a client.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,9 @@ def plain_epoch(
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("mu", [0.0, 0.7])
 def test_a_client_matches_plain_loops(network: str, mu: float) -> None:
-    """Two epochs of both stages in turn, with momentum: private by labels and ranking, proxy by labels, private model and pull."""
+    """Two epochs of both stages in turn, with momentum: private by labels and ranking, proxy by
+    labels, private model and pull.
+    """
     training = {"lr": 0.05, "batch": 5, "epochs": 2, "momentum": 0.5}
     models = {"models": {"private": NETWORKS[network], "proxy": {"name": "mlp", "hidden": [5]}}}
     method = FedType(mu=mu, alpha=0.7, penalty_private=0.05, penalty_proxy=0.1, k_reg=1)

@@ -1,4 +1,6 @@
-"""Thresholds by group: chosen as by a search over all pairs, applied in evaluation and prediction, and on top of other methods."""
+"""Thresholds by group: chosen as by a search over all pairs, applied in evaluation and prediction,
+and on top of other methods.
+"""
 
 from __future__ import annotations
 

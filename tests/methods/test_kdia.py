@@ -1,4 +1,4 @@
-"""KDIA: the teacher's average, the two extra losses, the generator, and plain references of each."""
+"""KDIA: the teacher's average, two extra losses and the generator, with plain references."""
 
 from __future__ import annotations
 
@@ -305,7 +305,10 @@ def test_generated_features_leave_batch_norm_statistics_of_a_head_alone() -> Non
 
 @pytest.mark.parametrize("training", [{"epochs": 2, "batch": 32}, {"steps": 3, "batch": 512}])
 def test_a_client_matches_a_plain_reference(training: dict[str, int]) -> None:
-    """Cross-entropy, distillation and generated features on a linear model, by hand in float64; the second case is a small client."""
+    """Cross-entropy, distillation and generated features on a linear model, by hand in float64.
+
+    The second case is a small client.
+    """
     bench = bench_for(model={"name": "mlp", "hidden": []}, training=training)
     first = bench.initial("model")
     down = Down(model=first, teacher=moved(first, 1), generator=bench.initial("generator"))
@@ -463,7 +466,8 @@ def test_the_generator_matches_a_plain_reference() -> None:
                 )
                 p -= 0.01 * mean / (square.sqrt() + 1e-8)
     z, y = torch.randn(32, 100, generator=torch.Generator().manual_seed(0)), torch.arange(32) % 10
-    # What batch norm takes away (biases before it) moves by rounding alone, so what the two make is compared.
+    # What batch norm takes away (biases before it) moves by rounding alone, so what the two make is
+    # compared.
     trees = (done.generator, server.initial("generator"))
     trained, untrained = (
         server._bench.take("generator", tree).net.train()(z, y).detach() for tree in trees

@@ -1,4 +1,6 @@
-"""What the list of methods says of each is filled in, and true: needs, exchanges and passes are held to runs."""
+"""What the list of methods says of each is filled in, and true: needs, exchanges and passes are
+held to runs.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,12 @@ from tests.helpers.counting import counted
 from tests.helpers.runs import settings, sites
 
 EPOCHS, CLIENTS = 3, 4
-# Whose passes are no plain sum: made samples, calibration sets, hidden units, trials of a line search. Their own tests count them.
+# Whose passes are no plain sum: made samples, calibration sets, hidden units, trials of a line
+# search. Their own tests count them.
 IN_WORDS = {"fedcog", "fedmdfg", "fedsac", "fedtype", "finetune", "groupthresholds", "poise"}
 
-# The models that clients end with: "all" where it is the same for all, "main" where it is what the method is for. Else the global model alone.
+# The models that clients end with: "all" where it is the same for all, "main" where it is what the
+# method is for. Else the global model alone.
 SERVED: dict[str, dict[str, str]] = {
     **{name: {"personal": "main"} for name in ("cffl", "cgsv", "fedave")},
     **{
@@ -52,7 +56,10 @@ def of_round(text: str) -> str:
 
 
 def bounds(passes: str) -> dict[str, tuple[int, int]]:
-    """T, F and V -> the least and the most times; a term behind "up to" may be anything from nothing."""
+    """T, F and V -> the least and the most times.
+
+    A term behind "up to" may be anything from nothing.
+    """
     low, high = Counter[str](), Counter[str]()
     for term in of_round(passes).split(" + "):
         found = re.fullmatch(r"(up to )?(\d*)((?:[EK]·?)*)([TFV])", term)
@@ -97,7 +104,9 @@ def test_every_method_says_what_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", methods.names())
 def test_exchanges_and_passes_are_those_of_a_second_round(name: str, tmp_path: Path) -> None:
-    """Of the second, since in the first some teachers are missing: per training sample, and per sample of the server's. And what is served."""
+    """Of the second, since in the first some teachers are missing: per training sample, and per
+    sample of the server's. And what is served.
+    """
     entry, at_the_end, exchanges, original = (
         methods.describe(name),
         [],

@@ -185,7 +185,9 @@ def test_rounds_match_a_plain_reference(tmp_path: Path, network: str) -> None:
 
 
 def test_random_inputs_reach_all_three_models_alike() -> None:
-    """Augmented batches: nothing is cached, so that equal models are still indifferent and different ones are not."""
+    """Augmented batches: nothing is cached, so that equal models are still indifferent and
+    different ones are not.
+    """
     data = {"name": "digits", "partition": "iid", "clients": 2, "samples": 120, "augment": ["flip"]}
     bench = bench_for(data=data)
     down = Down(model=bench.initial("model"))
@@ -201,7 +203,8 @@ def test_what_it_costs(tmp_path: Path) -> None:
         with counted() as passes:
             run = eq.run(few(name, rounds=3, training={"epochs": 2}), tmp_path / str(forward))
         samples = sum(run.store.meta("sizes")["train"])
-        # The table: E passes to train, and from a client's second round on one pass of each of the two frozen models.
+        # The table: E passes to train, and from a client's second round on one pass of each of the
+        # two frozen models.
         assert passes == {
             ("client", "gradient"): 3 * 2 * samples,
             **({("client", "forward"): 2 * forward * samples} if forward else {}),

@@ -1,4 +1,4 @@
-"""Pa3Fed, reconstructed: its weights against plain loops, what it reduces to, its name in tables."""
+"""Pa3Fed, reconstructed: its weights against plain loops, its reductions, its name in tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.helpers.plain import same
 
 
 def state(movement: float = 1.0, **last: float) -> State:
-    """The server's after some round: the updates' mean squared norm, and the clients' losses then."""
+    """The server's state after a round: mean squared norm of updates, and the clients' losses."""
     return State(
         losses=PerClient(changed={client: [loss, loss] for client, loss in last.items()}),
         movement=movement,

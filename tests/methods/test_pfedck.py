@@ -1,4 +1,6 @@
-"""pFedCK: its reductions to Standalone and FedAvg, mutual learning against torch.optim, and clusters written out."""
+"""pFedCK: its reductions to Standalone and FedAvg, mutual learning against torch.optim, and
+clusters written out.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def test_one_cluster_without_mutual_learning_is_fedavg(tmp_path: Path, network: 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_both_models_match_a_plain_loop_with_two_torch_optimisers(network: str) -> None:
-    """Both losses from the logits before either step; in a second round, where the models differ; dropout as if each were alone."""
+    """Both losses from the logits before either step; in a second round, where the models differ;
+    dropout as if each were alone.
+    """
     method = PFedCK(lambda_p=0.7, lambda_f=1.3, temperature=2.0)
     workbench, _ = bench("pfedck", network)
     initial = workbench.initial("model")
@@ -159,7 +163,9 @@ def test_opposite_updates_part_whatever_their_length() -> None:
 
 @pytest.mark.parametrize("kind", ["steps", "models"])
 def test_a_cluster_is_averaged_by_size_from_where_its_members_stood(kind: Any) -> None:
-    """Two rounds written out in float64: in the second, members of one cluster stand at different models."""
+    """Two rounds written out in float64: in the second, members of one cluster stand at different
+    models.
+    """
     ids, sizes = ["a", "b", "c", "d"], {"a": 1, "b": 2, "c": 5, "d": 3}
     server, state = server_for(ids, sizes)
     one, two = directions(server)

@@ -231,7 +231,9 @@ def test_a_strong_pull_leaves_the_global_model(tmp_path: Path) -> None:
 def test_prior_and_weights_follow_from_the_models_served(
     network: str, prior: Any, tmp_path: Path
 ) -> None:
-    """Everything from the validation data on, once more in numpy, from the models as they left the run."""
+    """Everything from the validation data on, once more in numpy, from the models as they left the
+    run.
+    """
     config = settings(
         Poise(prior=prior, fold=False), models={"model": NETWORKS[network]}, keep=100, rounds=3
     )
@@ -390,7 +392,7 @@ def test_a_strong_prior_is_what_all_serve(tmp_path: Path) -> None:
 
 
 def test_renamed_classes_rename_the_predictions(tmp_path: Path) -> None:
-    """From models whose outputs are renamed, everything at the end is the same under the new names."""
+    """If the outputs of models are renamed, results are the same under the new names."""
     order = torch.tensor([2, 0, 1])
     found = {}
     for name, renamed in (("plain", torch.arange(3)), ("renamed", order)):

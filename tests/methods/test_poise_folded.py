@@ -1,4 +1,4 @@
-"""Validation data that are trained on once they have judged, in both forms; regression; survival."""
+"""Training on validation data after they have judged, in both forms; regression; survival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Poise as the end of another method: the base is what it would be without it, and so is the model trained alone."""
+"""Poise as the end of another method: the base is what it would be without it, and so is the model
+trained alone.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,9 @@ def test_on_fedavg_it_is_poise_with_all_rounds_held_out_bit_for_bit(tmp_path: Pa
 
 
 def test_its_experts_are_what_the_base_serves(tmp_path: Path) -> None:
-    """The weights of KDIA's student and teacher, once more from the networks that the mixture holds."""
+    """The weights of KDIA's student and teacher, once more from the networks that the mixture
+    holds.
+    """
     base = KDIA(gen_steps=4)
     config = settings(compose(base, finish=Poise(fold=False)), rounds=2, keep=100)
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))

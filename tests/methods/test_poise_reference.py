@@ -1,4 +1,6 @@
-"""Poise against its equations written out by hand: rounds, judging, carry, prior, weights and mixture."""
+"""Poise against its equations written out by hand: rounds, judging, carry, prior, weights and
+mixture.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The studies of Poise: the page shows their results, and the test of the second form is ready to run."""
+"""The studies of Poise: the page shows their results, and the test of the second form is ready to
+run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Poise on survival: likelihoods of patients, offsets of hazards, and mixed survival probabilities."""
+"""Poise on survival: likelihoods of patients, offsets of hazards, mixed probabilities."""
 
 from __future__ import annotations
 

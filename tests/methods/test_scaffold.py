@@ -1,4 +1,6 @@
-"""SCAFFOLD against problems with a known answer (Karimireddy et al., ICML 2020, Algorithm 1, option II)."""
+"""SCAFFOLD against problems with a known answer (Karimireddy et al., ICML 2020, Algorithm 1, option
+II).
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,10 @@ def test_identical_clients_have_the_servers_control_and_move_as_fedavg(tmp_path:
 
 
 def test_one_full_batch_makes_the_control_the_exact_gradient(tmp_path: Path) -> None:
-    """In every round, whatever the controls were: the corrections cancel. Shows that the decayed rate is the one divided by."""
+    """In every round, whatever the controls were: the corrections cancel.
+
+    Shows that the decayed rate is the one divided by.
+    """
     data = sites({"ada": 12, "bo": 7})
     config = settings(
         "scaffold", "mlp", training={"lr": 0.1, "lr_decay": 0.5, "batch": 100}, rounds=3
@@ -179,7 +184,9 @@ def test_the_server_rate_scales_the_mean_move_and_buffers_are_averaged() -> None
 
 
 def test_a_client_that_took_no_step_moves_no_control() -> None:
-    """A single sample and a batch norm that cannot take it: dividing by no steps would poison the server."""
+    """A single sample and a batch norm that cannot take it: dividing by no steps would poison the
+    server.
+    """
     normed = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     bench, method = bench_of(
         settings("scaffold", models={"model": normed}), sites({"ada": 24, "bo": 1})

@@ -1,4 +1,6 @@
-"""Measures from histograms of scores against scikit-learn on the scores themselves, within what the bins can resolve."""
+"""Measures from histograms of scores against scikit-learn on the scores themselves, within what the
+bins can resolve.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,7 @@ def test_pooling_with_a_table_of_an_older_version_is_as_coarse_as_that() -> None
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_measures_of_rounded_scores_are_exact(classes: int) -> None:
-    """Tables of older versions, against scikit-learn on scores that lie in the middle of the bins."""
+    """Tables of older versions, against scikit-learn on scores in the middle of the bins."""
     p, y = scores(300, classes, seed=5)
     p = np.rint(100 * p) / 100
     p[np.arange(300), p.argmax(1)] += 1 - p.sum(1)  # rows that sum to one again, in whole per cent
@@ -231,7 +233,8 @@ def test_a_table_may_not_contradict_itself() -> None:
         return found
 
     contradiction = "its counts contradict each other, or the"
-    # The same sums, but a sample that was found where no positive is, and one that was mistaken where no negative is.
+    # The same sums, but a sample that was found where no positive is, and one that was mistaken
+    # where no negative is.
     assert contradiction in (
         score_histograms.fault(moved(score_histograms.FOUND, at_80, at_80 + 1), 2) or ""
     )
@@ -299,7 +302,9 @@ def test_where_every_threshold_has_too_many_false_alarms_nobody_is_found() -> No
 
 
 def test_confidences_at_the_edges_of_the_fifteen_bins() -> None:
-    """Bins end at multiples of 100/15 per cent: 60 is the last of the ninth, 61 the first of the tenth, 100 is in the last."""
+    """Bins end at multiples of 100/15 per cent: 60 is the last of the ninth, 61 the first of the
+    tenth, 100 is in the last.
+    """
     for first, second, together in (
         (60, 61, False),
         (61, 66, True),

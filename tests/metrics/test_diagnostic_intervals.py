@@ -1,4 +1,6 @@
-"""Intervals of clinical measures against plain references: pairs of samples, finite differences and scipy."""
+"""Intervals of clinical measures against plain references: pairs of samples, finite differences and
+scipy.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,8 @@ def test_where_there_is_no_interval_the_reason_is_said() -> None:
 
 
 def test_the_sensitivity_of_scores_with_few_values_is_covered() -> None:
-    # As of a model of a few yes-or-no findings. Of the negatives 9.7 % score above 0, 1.1 % above 1.
+    # As of a model of a few yes-or-no findings. Of the negatives 9.7 % score above 0, 1.1 % above
+    # 1.
     draw = np.random.default_rng(5)
     y = np.repeat([1, 0], 200)
     covered = []

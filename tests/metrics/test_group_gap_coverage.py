@@ -1,6 +1,8 @@
-"""Intervals of gaps between groups cover the truth in at least 95 % of test sets, however small these are.
+"""Intervals of gaps between groups cover the truth in at least 95 % of test sets, however small
+these are.
 
-Two groups are checked exactly, by summing the probabilities of all outcomes; more groups and equalised odds by simulation, with a tolerance of four standard errors.
+Two groups are checked exactly, by summing the probabilities of all outcomes; more groups and
+equalised odds by simulation, with a tolerance of four standard errors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Intervals of clinical measures cover the true value of the population as often as they say.
 
-Scores are normal in each class, with equal and unequal spread; true values follow from the normal distribution alone.
-The band is 93 to 97 % for the mean over these score distributions, in every cell of test set size and share of positives.
-A single distribution may be off by more, hence the wider floor.
+Scores are normal in each class, with equal and unequal spread; true values follow from the normal
+distribution alone. The band is 93 to 97 % for the mean over these score distributions, in every
+cell of test set size and share of positives. A single distribution may be off by more, hence the
+wider floor.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def shift(area: float, spread: float) -> float:
 
 
 def truth(area: float, spread: float, share: float) -> dict[str, float]:
-    """Return the measures of the whole population, by integration; the decision is at half of the shift."""
+    """Return the measures of the whole population, by integration.
+
+    The decision is at half of the shift.
+    """
     middle = shift(area, spread)
     s = np.linspace(-10, middle + 10 * max(1, spread), 200_001)
     positive, negative = norm.sf(s, middle, spread), norm.sf(s)
@@ -58,7 +62,10 @@ def truth(area: float, spread: float, share: float) -> dict[str, float]:
 def drawn(
     area: float, spread: float, positives: int, negatives: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return probabilities and labels of one test set; a probability of one half is the decision."""
+    """Return probabilities and labels of one test set.
+
+    A probability of one half is the decision.
+    """
     y = np.repeat([1, 0], [positives, negatives])
     middle = shift(area, spread)
     s = rng.normal(size=len(y))
@@ -68,7 +75,10 @@ def drawn(
 
 
 def coverage(samples: int, share: float, sets: int, seed: int) -> dict[str, list[float]]:
-    """Return for every measure the share of intervals that cover, by model; nothing where none is given."""
+    """Return for every measure the share of intervals that cover, by model.
+
+    Nothing where none is given.
+    """
     rng = np.random.default_rng(seed)
     positives = max(1, round(samples * share))
     found: dict[str, list[float]] = defaultdict(list)

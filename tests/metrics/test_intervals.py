@@ -117,7 +117,7 @@ def test_draws_without_a_value_are_counted() -> None:
 
     alone, together = [[1, 0], [1, 1]], [[1, 0], [1, 1]]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of single draws nobody is told
+        warnings.simplefilter("error")  # no warning for single draws
         result = bootstrap(cf, alone, together, seed=1, draws=400)["cf"]
     assert result.value == pytest.approx(100)
     # a quarter of the draws make both clients perfect
@@ -144,7 +144,9 @@ def test_bootstrap_refuses_what_does_not_fit() -> None:
 
 
 def test_debiased_variance_finds_the_true_one() -> None:
-    """Clients of known accuracies, measured again and again on 100 samples: the raw variance is too large on average."""
+    """Clients of known accuracies, measured again and again on 100 samples: the raw variance is too
+    large on average.
+    """
     truth, tests = np.linspace(0.6, 0.9, 6), 100
     measured = stream(1, "clients").binomial(tests, truth, (4000, 6)) / tests
     results = [between_client_variance(a, accuracy_variance(a, [tests] * 6)) for a in measured]
@@ -262,14 +264,21 @@ def test_ninety_five_per_cent_unless_said_otherwise() -> None:
 
 @pytest.mark.parametrize("level", [0, 1, -0.5, 95])
 def test_levels_are_shares_between_0_and_1(level: float) -> None:
-    for door in (lambda: over_seeds([1, 2], level), lambda: bootstrap(mean, [[1, 0]], seed=1, level=level), lambda: bootstrap_counts(mean, [1], totals=[2], seed=1, level=level)):  # fmt: skip
+    for door in (
+        lambda: over_seeds([1, 2], level),
+        lambda: bootstrap(mean, [[1, 0]], seed=1, level=level),
+        lambda: bootstrap_counts(mean, [1], totals=[2], seed=1, level=level),
+    ):
         with pytest.raises(ValueError, match="level: expected a share between 0 and 1"):
             door()
 
 
 def test_two_draws_are_the_fewest() -> None:
     for draws in (1, 0):
-        for door in (lambda n=draws: bootstrap(mean, [[1, 0]], seed=1, draws=n), lambda n=draws: bootstrap_counts(mean, [1], totals=[2], seed=1, draws=n)):  # fmt: skip
+        for door in (
+            lambda n=draws: bootstrap(mean, [[1, 0]], seed=1, draws=n),
+            lambda n=draws: bootstrap_counts(mean, [1], totals=[2], seed=1, draws=n),
+        ):
             with pytest.raises(
                 ValueError,
                 match=f"draws: expected at least 2, and 1000 for a usable interval, got {draws}",

@@ -49,7 +49,10 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 def by_hand(name: str, logits: np.ndarray, y: np.ndarray) -> float | None:
-    """A metric by scikit-learn, or by a loop; None where it does not exist. One class against the rest, and their mean, where there are three."""
+    """A metric by scikit-learn, or by a loop; None where it does not exist.
+
+    One class against the rest, and their mean, where there are three.
+    """
     p, classes = probabilities(logits), logits.shape[1]
     judged = [1] if classes == 2 else list(range(classes))
     both = [c for c in judged if 0 < (y == c).sum() < len(y)]

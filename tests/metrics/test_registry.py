@@ -1,4 +1,6 @@
-"""The registry: what an entry says holds, one entry is all that a new metric takes, and what does not fit is refused."""
+"""The registry: what an entry says holds, one entry is all that a new metric takes, and what does
+not fit is refused.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,8 @@ def test_the_main_metric(
     [
         (
             {"metrics": ["rmse"]},
-            "^evaluation.metrics: rmse needs values, but the task is classification; choose among accuracy, loss, auroc",
+            "^evaluation.metrics: rmse needs values, but the task is classification; choose among "
+            "accuracy, loss, auroc",
         ),
         ({"main": "mae"}, "^evaluation.main: mae needs values, but the task is classification"),
         ({"main": "aurok"}, "evaluation.main: unknown metric 'aurok'; did you mean 'auroc'"),
@@ -148,7 +151,10 @@ def test_a_main_metric_that_no_client_can_have_is_refused(tmp_path: Path) -> Non
     data = sites(labels={"ada": [0], "bo": [1], "cy": [2], "di": [1]})
     with pytest.raises(
         ValueError,
-        match="evaluation.main: auroc needs samples of two classes, and no client's test data have them",
+        match=(
+            "evaluation.main: auroc needs samples of two classes, and no client's test data have "
+            "them"
+        ),
     ):
         played(settings("fedavg", evaluation={"metrics": ["auroc"]}), tmp_path / "run", data)
     assert not (tmp_path / "run").exists()
@@ -160,7 +166,9 @@ def test_a_main_metric_that_no_client_can_have_is_refused(tmp_path: Path) -> Non
 
 
 def test_adding_a_metric_is_one_object(tmp_path: Path) -> None:
-    """The share of samples whose label is not the least likely class, here counted as something to keep low: a direction of its own."""
+    """The share of samples whose label is not the least likely class, here counted as something to
+    keep low: a direction of its own.
+    """
 
     def dull(logits: np.ndarray, y: np.ndarray) -> float:
         return float(np.mean(logits.argmin(1) != y))
@@ -218,7 +226,9 @@ def test_scoring_warns_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
 
 
 def test_the_server_counts_as_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One definition of accuracy: a row that is not a number is wrong, a class masked by -inf is no harm."""
+    """One definition of accuracy: a row that is not a number is wrong, a class masked by -inf is no
+    harm.
+    """
     logits, y = (
         torch.tensor([[float("nan"), 1.0], [float("-inf"), 1.0], [2.0, 1.0], [float("inf"), 1.0]]),
         torch.tensor([0, 1, 1, 0]),
@@ -275,7 +285,8 @@ def test_which_metric_fits_which_task() -> None:
     for given, sentence in (
         (
             (one, ["auroc"]),
-            "^evaluation.metrics: auroc needs two classes, but the task has one class; choose among accuracy, loss",
+            "^evaluation.metrics: auroc needs two classes, but the task has one class; choose "
+            "among accuracy, loss",
         ),
         (
             (one, ["f1"], "auroc"),
@@ -283,7 +294,8 @@ def test_which_metric_fits_which_task() -> None:
         ),
         (
             (VALUES, ["f1"]),
-            "^evaluation.metrics: f1 needs classes, but the task is regression; choose among loss, rmse, mae",
+            "^evaluation.metrics: f1 needs classes, but the task is regression; choose among "
+            "loss, rmse, mae",
         ),
         ((one, ["rmse"]), "^evaluation.metrics: rmse needs values, but the task is classification"),
     ):

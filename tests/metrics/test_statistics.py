@@ -1,4 +1,6 @@
-"""Sufficient statistics: parts merge into the metric of all samples, exactly where that is claimed, and clients keep no outputs then."""
+"""Sufficient statistics: parts merge into the metric of all samples, exactly where that is claimed,
+and clients keep no outputs then.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def test_a_diverged_part_makes_the_loss_of_all_undefined() -> None:
 
 
 class Sizes(Hits):
-    """Accuracy that tells how many samples it saw at once."""
+    """Accuracy that records how many samples it saw at once."""
 
     seen: list[int] = []
 

@@ -1,6 +1,7 @@
 """Survival metrics and likelihoods, held to scikit-survival, lifelines and plain definitions.
 
-`survival_reference.json` has the values of both packages; `experiments/survival_reference.py` writes it.
+`survival_reference.json` has the values of both packages; `experiments/survival_reference.py`
+writes it.
 """
 
 from __future__ import annotations

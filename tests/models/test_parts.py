@@ -1,4 +1,6 @@
-"""Pieces of models at their edges: what a tree must have to fit, what a network passes on, and numbers that no parameter count shows."""
+"""Pieces of models at their edges: what a tree must have to fit, what a network passes on, and
+numbers that no parameter count shows.
+"""
 
 from __future__ import annotations
 

@@ -179,7 +179,8 @@ ABSURD = [
 
 @pytest.mark.parametrize("spec", ABSURD, ids=lambda spec: spec["name"])
 def test_a_network_of_absurd_size_is_refused_before_memory_is_taken(spec) -> None:
-    # Memory for these would not be there: whoever asked for it would be killed, or get another error.
+    # Memory for these would not be there: whoever asked for it would be killed, or get another
+    # error.
     with pytest.raises(
         ValueError, match="expected at most .* raise the limit with .*EQUIPOISE_MAX"
     ):

@@ -1,4 +1,6 @@
-"""Hidden units: which entries belong to them in every network here, and that a unit left out gives nothing."""
+"""Hidden units: which entries belong to them in every network here, and that a unit left out gives
+nothing.
+"""
 
 from __future__ import annotations
 

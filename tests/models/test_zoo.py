@@ -160,7 +160,9 @@ def test_cnn_takes_eight_pixels_and_uneven_images():
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", ["cnn", "simple_cnn", "corefed_cnn", "fedave_mnist", "fedave_cifar", "lenet", "bench_cnn", "moon_cnn", "private_cnn", "proxy_cnn"])  # fmt: skip
 def test_pooling_before_relu_changes_no_bit(name, channels_last):
-    """The papers write ReLU, then pooling: three steps of either order end in the same bits, names included."""
+    """The papers write ReLU, then pooling: three steps of either order end in the same bits, names
+    included.
+    """
     shape = COLOUR if name in ("corefed_cnn", "fedave_cifar", "moon_cnn") else GREY
     ours, papers = made(name, shape), made(name, shape)
     turned = 0

@@ -96,9 +96,18 @@ def _options() -> argparse.Namespace:
 
 
 def _copy(root: Path, lane: Path) -> None:
-    shutil.copytree(root, lane, symlinks=True, ignore=lambda folder, names: {
-        name for name in names if name == "__pycache__" or name.endswith("_cache") or (Path(folder) == root and name in LEFT_OUT)
-    })  # fmt: skip
+    shutil.copytree(
+        root,
+        lane,
+        symlinks=True,
+        ignore=lambda folder, names: {
+            name
+            for name in names
+            if name == "__pycache__"
+            or name.endswith("_cache")
+            or (Path(folder) == root and name in LEFT_OUT)
+        },
+    )
     compileall.compile_dir(lane / "src", quiet=1)
 
 
@@ -142,7 +151,7 @@ class Map:
         seconds: The duration of each test.
         lines: The tests that run a line, by file and line number.
         files: The tests that run any line of a source file.
-        beside: The test files that start processes which run a line.
+        by_processes: The test files that start processes which run a line.
         tests: The tests of each test file.
     """
 
@@ -152,7 +161,7 @@ class Map:
     # source file -> tests that run any line of it
     files: dict[str, set[str]] = field(default_factory=dict)
     # files of tests that start processes which run the line
-    beside: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    by_processes: dict[tuple[str, int], set[str]] = field(default_factory=dict)
     tests: dict[str, set[str]] = field(default_factory=dict)  # file of tests -> its tests
 
     def add(self, row: dict[str, Any]) -> None:
@@ -166,7 +175,7 @@ class Map:
                 self.lines.setdefault((file, number), set()).add(test)
         for file, numbers in row["children"].items():
             for number in numbers:
-                self.beside.setdefault((file, number), set()).add(_file(test))
+                self.by_processes.setdefault((file, number), set()).add(_file(test))
 
     def of(self, change: Change) -> list[str]:
         """Return the tests that can notice a change.
@@ -179,13 +188,14 @@ class Map:
             if change.runs_at_import
             else {t for place in places for t in self.lines.get(place, ())}
         )
-        # a line that is told under another number: part of a statement
-        if not first and not any(place in self.beside for place in places):
+        # a line that is recorded under another number: part of a statement
+        if not first and not any(place in self.by_processes for place in places):
             first = self.files.get(change.file, set())
         files = {_file(test) for test in first} | {
-            file for place in places for file in self.beside.get(place, ())
+            file for place in places for file in self.by_processes.get(place, ())
         }
-        if change.runs_at_import:  # by whoever imports it, from wherever: a default or a bound may be all that a test looks at
+        # by whoever imports it, from wherever: a default or a bound may be all that a test looks at
+        if change.runs_at_import:
             files |= {
                 file for file in self.tests if _imports(self.root / file, change.file, package=True)
             }
@@ -377,7 +387,7 @@ class Trial:
 
     Attributes:
         change: The change.
-        doubted: A test that failed; the trial then tells if it passes without the change.
+        doubted: A test that failed; the trial then says if it passes without the change.
     """
 
     change: Change
@@ -397,7 +407,7 @@ def tried(
     broken: set[str] = set()
 
     def some(change: Change) -> list[str]:
-        """Return the quickest tests that run a change, as many as the limit allows, at least one."""
+        """Return the quickest tests that run a change: at least one, at most the limit."""
         tests = [test for test in known.of(change) if test not in broken]
         totals = itertools.accumulate(known.seconds[test] for test in tests)
         chosen = [

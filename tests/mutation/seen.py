@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-FOLDER, SOURCE = "MUTATION_FOLDER", "MUTATION_SOURCE"  # told to child processes
+FOLDER, SOURCE = "MUTATION_FOLDER", "MUTATION_SOURCE"  # sent to child processes
 
 
 class Tracer:

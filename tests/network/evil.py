@@ -22,7 +22,7 @@ RESULTS = "evil.json"
 
 
 class EvilController(Controller):  # type: ignore[misc]
-    """Sends messages that no server of ours sends, and writes down the answers of the first site."""
+    """Sends messages that no server of ours sends, and records the answers of the first site."""
 
     def __init__(self, order: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Faults of a real network, one by one: each run continues, and equals its repetition in process."""
+"""Faults of a real network, one by one: each run continues and equals a run in process."""
 
 from __future__ import annotations
 

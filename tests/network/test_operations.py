@@ -114,11 +114,11 @@ def test_folders_of_old_jobs_are_removed_but_the_newest(copied: Consortium) -> N
     in_progress = jobs[0]
     (in_progress / "log.txt").touch()
     before = {path for path in kit.startup.iterdir() if path not in jobs}
-    assert sweep_jobs(kit, kept=2) == 4 + 4
+    assert sweep_jobs(kit, keep=2) == 4 + 4
     left = {path for path in jobs if path.exists()}
     assert left == {in_progress, jobs[10], jobs[9], jobs[11]}
     assert before <= set(kit.startup.iterdir())
-    assert sweep_jobs(kit, kept=0) == 3
+    assert sweep_jobs(kit, keep=0) == 3
     assert in_progress.exists()
 
 

@@ -64,7 +64,7 @@ def test_a_site_that_died_is_in_the_run_again_when_it_returns(
         faulty.kill("west")
         wait_until(lambda: "west" in faulty.entry(run).away, "site that is away")
         faulty.wait_for_more(run)
-        assert faulty.entry(run).job == first  # the others go on
+        assert faulty.entry(run).job == first  # the others continue
         faulty.start_site("west")
         wait_until(lambda: faulty.entry(run).job != first, "new job")
         faulty.wait_for_more(run)

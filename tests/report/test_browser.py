@@ -1,4 +1,6 @@
-"""The page in a real Chromium: it renders without complaint, asks no one for anything, and shows the numbers of the store."""
+"""The page in a real Chromium: it renders without complaint, asks no one for anything, and shows
+the numbers of the store.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ def test_searching_filtering_sorting_and_unfolding(browser: Browser, page_of):
     folder = page_of(1000)
     browser.open(folder / "report.html")
     browser.run(
-        "document.querySelector('.search').value = '77'; document.querySelector('.search').dispatchEvent(new Event('input'))"
+        "document.querySelector('.search').value = '77'; "
+        "document.querySelector('.search').dispatchEvent(new Event('input'))"
     )
     assert browser.run(NAMES) and all("77" in name for name in browser.run(NAMES))
     assert (
@@ -87,12 +90,17 @@ def test_searching_filtering_sorting_and_unfolding(browser: Browser, page_of):
         == f"{len(browser.run(NAMES))} of 1,000 clients shown"
     )
     browser.run(
-        "document.querySelector('.search').value = ''; document.querySelector('.search').dispatchEvent(new Event('input')); document.querySelector('.losers').click(); document.querySelector('.all').click()"
+        "document.querySelector('.search').value = ''; "
+        "document.querySelector('.search').dispatchEvent(new Event('input')); "
+        "document.querySelector('.losers').click(); document.querySelector('.all').click()"
     )
     together, alone = Run(folder / "fedavg").final(), Run(folder / "standalone").final()
     assert len(browser.run(NAMES)) == sum(together[client] < alone[client] for client in together)
     browser.run("document.querySelector('.losers').click()")
-    together_button = "[...document.querySelectorAll('.cards thead button')].find(button => button.textContent === 'together')"
+    together_button = (
+        "[...document.querySelectorAll('.cards thead button')].find(button => button.textContent "
+        "=== 'together')"
+    )
     browser.run(f"{together_button}.click()")
     assert [together[client] for client in browser.run(NAMES)] == sorted(together.values())
     browser.run(f"{together_button}.click()")
@@ -123,7 +131,8 @@ def test_a_screen_reader_finds_names_and_a_keyboard_reaches_the_controls(browser
             )
         focused.append(
             browser.run(
-                "document.activeElement.className || document.activeElement.id || document.activeElement.textContent"
+                "document.activeElement.className || document.activeElement.id || "
+                "document.activeElement.textContent"
             )
         )
     assert focused == ["skip", "search", "losers", "client", "training samples"]

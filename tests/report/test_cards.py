@@ -1,4 +1,6 @@
-"""What is said of single clients: verdicts, intervals, order, places on the common scale, and the tables of a page."""
+"""Report cards of single clients: verdicts, intervals, order, positions on the common scale, and
+the tables of a page.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a page shows to clinical readers, against scikit-learn and plain numpy on the scores that were counted."""
+"""What a page shows to clinical readers, against scikit-learn and plain numpy on the scores that
+were counted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a report says: words, cards, figures, refusals. The page itself is looked at in a browser elsewhere."""
+"""What a report says: words, cards, figures, refusals.
+
+The page itself is looked at in a browser elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the figures of a page draw is what was measured: values, order, direction, and who is counted where."""
+"""What the figures of a page draw is what was measured: values, order, direction, and who is
+counted where.
+"""
 
 from __future__ import annotations
 

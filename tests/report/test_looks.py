@@ -1,4 +1,6 @@
-"""How the page and its figures look: dark and light, wide and narrow, on paper, and where curves coincide."""
+"""How the page and its figures look: dark and light, wide and narrow, on paper, and where curves
+coincide.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from tests.helpers.browser import Browser
 from tests.helpers.stores import made_up_run
 
 ACCURACY = find("accuracy")
-# WCAG's contrast of every visible text with what is painted behind it; large text may have 3, all else needs 4.5.
+# WCAG's contrast of every visible text with what is painted behind it; large text may have 3, all
+# else needs 4.5.
 CONTRAST = """
 (() => {
   const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
@@ -94,7 +97,8 @@ def test_every_text_can_be_read_in_light_and_dark(
 def ground(browser: Browser, name: str) -> tuple[int, ...]:
     """The colour in a corner of a figure, as it is on the screen."""
     place = browser.run(
-        f"(() => {{ const box = document.querySelector('{name}').getBoundingClientRect(); return [box.x, box.y + scrollY] }})()"
+        f"(() => {{ const box = document.querySelector('{name}').getBoundingClientRect(); return "
+        f"[box.x, box.y + scrollY] }})()"
     )
     data = browser.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
     return (
@@ -281,7 +285,8 @@ def test_figures_leave_no_holes(browser: Browser, pages: dict[str, Path], page: 
             """[...document.querySelectorAll("section .figures > figure")].map(one => one.getBoundingClientRect()).map(b => [b.top, b.bottom, b.left, b.right])"""
         )
         frame = browser.run(
-            "(b => [b.left, b.right])(document.querySelector('section .figures').getBoundingClientRect())"
+            "(b => [b.left, b.right])(document.querySelector('section "
+            ".figures').getBoundingClientRect())"
         )
         rows: dict[int, list[list[float]]] = {}
         for box in boxes:

@@ -1,4 +1,6 @@
-"""Runs of very many clients: extremes and quantiles in place of a row for each, and work that grows with their number."""
+"""Runs of very many clients: extremes and quantiles in place of a row for each, and work that grows
+with their number.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ CLIENTS = 3000
 
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of five clients whose store was rewritten for thousands, client k with the accuracy k / 3000."""
+    """A run of five clients whose store was rewritten for thousands, client k with the accuracy k /
+    3000.
+    """
     folder = tmp_path_factory.mktemp("many") / "run"
     data = {"synthetic": {"samples": 100, "features": 4, "classes": 2}, "clients": 5}
     eq.run(

@@ -32,7 +32,9 @@ def made_up(
     partition: str = "iid",
     **more: object,
 ) -> Comparison:
-    """Methods with these averages by seed; client `low` is a tenth below, client `high` a tenth above. Alone they have 0.5 and 0.7."""
+    """Methods with these averages by seed; client `low` is a tenth below, client `high` a tenth
+    above. Alone they have 0.5 and 0.7.
+    """
     entries = []
     for method, by_seed in averages.items():
         for seed, value in enumerate(by_seed):
@@ -53,7 +55,8 @@ def test_one_seed_speaks_of_one_run() -> None:
     )
     errors = best_methods(made_up({"fedavg": [0.7], "fedakd": [0.8]}, "rmse"))
     assert errors.startswith(
-        "fedavg has the lowest average RMSE (0.7000) in this one run per method. fedavg and fedakd harmed the fewest clients (100.0 %)"
+        "fedavg has the lowest average RMSE (0.7000) in this one run per method. fedavg and fedakd "
+        "harmed the fewest clients (100.0 %)"
     )
 
 
@@ -83,14 +86,16 @@ def test_several_seeds_are_told_apart_by_their_intervals() -> None:
         {"fedavg": [0.70, 0.75, 0.80], "fedakd": [0.71, 0.76, 0.81], "fedprox": [0.2, 0.21, 0.2]}
     )
     assert best_methods(close).startswith(
-        "Which method has the best average accuracy is undecided: the 95% intervals of fedakd and fedavg overlap."
+        "Which method has the best average accuracy is undecided: the 95% intervals of fedakd and "
+        "fedavg overlap."
     )
     assert best_methods(replace(close, level=0.1)).startswith(
         "fedakd has the best average accuracy (76.0 %), over 3 seeds."
     )
     same = made_up({"fedavg": [0.70, 0.75], "fedakd": [0.70, 0.75]})
     assert best_methods(same).startswith(
-        "Which method has the best average accuracy is undecided: the 95% intervals of fedavg and fedakd overlap."
+        "Which method has the best average accuracy is undecided: the 95% intervals of fedavg and "
+        "fedakd overlap."
     )
     single = made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [math.nan, 0.9, math.nan]})
     assert best_methods(single).startswith(
@@ -101,7 +106,8 @@ def test_several_seeds_are_told_apart_by_their_intervals() -> None:
 def test_harm_is_judged_alike_and_so_is_another_measure() -> None:
     harming = made_up({"fedavg": [0.55, 0.55, 0.62], "fedakd": [0.55, 0.62, 0.62]})
     assert best_methods(harming).endswith(
-        "Which method harms the fewest clients is undecided: the 95% intervals of fedakd and fedavg overlap."
+        "Which method harms the fewest clients is undecided: the 95% intervals of fedakd and "
+        "fedavg overlap."
     )
     by_worst = best_methods(
         made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [0.80, 0.81, 0.82]}, measure="worst")
@@ -172,8 +178,8 @@ def test_how_a_metric_of_two_classes_is_made_of_more_is_said(classes: int, said:
     ]
     text = formats.markdown(replace(found, entries=runs))
     assert (
-        "auroc: the plain mean over the classes that occur in a client's test data, each against the rest"
-        in text
+        "auroc: the plain mean over the classes that occur in a client's test data, each against "
+        "the rest" in text
     ) == said
     assert "the plain mean" not in formats.markdown(made_up({"fedavg": [0.5]}))
 
@@ -192,8 +198,13 @@ def test_numbers_are_written_in_the_unit_of_their_metric() -> None:
 
 
 def pair(folder: Path, *statements: str, **evaluation: object) -> tuple[Path, Path]:
-    """Runs of 4 clients that measured accuracy and, with the same numbers, AUROC; altered as the statements say."""
-    copy = "insert into measurements select round, client, model, phase, split, 'auroc', value - 0.1 from measurements where metric = 'accuracy'"
+    """Runs of 4 clients that measured accuracy and, with the same numbers, AUROC; altered as the
+    statements say.
+    """
+    copy = (
+        "insert into measurements select round, client, model, phase, split, 'auroc', value - 0.1 "
+        "from measurements where metric = 'accuracy'"
+    )
     runs = [
         made_up_run(folder / method, method, level=level, evaluation=evaluation)
         for method, level in (("standalone", 0.55), ("fedavg", 0.6))
@@ -213,8 +224,8 @@ def test_a_page_about_auroc_has_all_metrics_and_names_clients_without_a_value(
     assert {card.client for card in cards(found.run)} == {"0", "1", "3"}
     page = report([run], tmp_path / "r.html")[0].read_text()
     assert (
-        "Auroc is undefined for client 2: its test data have one class; averages are over the other 3."
-        in page
+        "Auroc is undefined for client 2: its test data have one class; averages are over the "
+        "other 3." in page
     )
     assert "In this one run" in page and "average AUROC" in page
     table = page[page.index("All metrics") :]
@@ -245,7 +256,8 @@ def test_a_diverged_client_is_named_and_the_average_is_not_that_of_the_others(
     _, run = pair(tmp_path, metrics=["accuracy", "auroc"], main="auroc")
     change(
         run,
-        "update measurements set value = null where metric = 'auroc' and client = '2' and round > 1",
+        "update measurements set value = null where metric = 'auroc' and client = '2' and round > "
+        "1",
     )
     page = report([run], tmp_path / "r.html")[0].read_text()
     assert "Auroc of client 2 is not a number: the outputs of the model are not finite." in page

@@ -1,4 +1,4 @@
-"""Which figures a report has, and what is said of them to someone who cannot see them; and the words of the page around them."""
+"""The figures of a report, their alternative texts, and the text of the page around them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,10 @@ def test_the_figures_of_a_run_say_what_they_show(folder: Path) -> None:
         np.mean([row["value"] for row in run.table(phase="received", split="test", round=n)])
         for n in (1, 3)
     ]
-    ends = f"from {percent(by_round[0])} to {percent(by_round[1])}; training alone ends at {percent(np.mean(list(before.values())))}."
+    ends = (
+        f"from {percent(by_round[0])} to {percent(by_round[1])}; training alone ends at "
+        f"{percent(np.mean(list(before.values())))}."
+    )
     assert found["curves"].text == f"The mean over clients goes {ends}"
     assert [line.get_label() for line in found["curves"].draw().axes[0].lines][-2:] == [
         "mean",
@@ -115,7 +118,10 @@ def test_of_many_clients_the_text_speaks_of_points(count: int, many: bool, folde
     ]
     without = [Card("x", 1, 0.5)]
     text = pictures.of_run(entry.label, entry.run, [*found, *without])["clients"].text
-    points = f"One point per client; above the line a client gains from joining. {count - 1} of {count} clients lie above it."
+    points = (
+        f"One point per client; above the line a client gains from joining. {count - 1} of {count} "
+        "clients lie above it."
+    )
     assert (text == points) == many and (f"{count - 1} of {count} gain." in text) == (not many)
 
 
@@ -203,8 +209,8 @@ def test_the_figures_of_a_comparison_are_over_seeds(folder: Path) -> None:
         spreads = [np.std(list(values[method, seed].values())) for seed in both.seeds]
         assert f"{method} ends at {percent(np.mean(levels))}." in found["curves"].text
         assert (
-            f"{method}: average {percent(np.mean(levels))}, standard deviation {100 * np.mean(spreads):.1f} points."
-            in found["plane"].text
+            f"{method}: average {percent(np.mean(levels))}, standard deviation "
+            f"{100 * np.mean(spreads):.1f} points." in found["plane"].text
         )
     assert found["curves"].text.startswith("Mean over clients; bands span the seeds.")
     one = replace(
@@ -230,7 +236,8 @@ def shown(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def tiles(page: str) -> dict[str, tuple[str, str]]:
     found = re.findall(
-        r'class="name">([^<]*)</span> <span class="value">([^<]*)</span> <span class="beside">([^<]*)<',
+        r'class="name">([^<]*)</span> <span class="value">([^<]*)</span> <span '
+        r'class="beside">([^<]*)<',
         page,
     )
     return {name: (value, beside) for name, value, beside in found}

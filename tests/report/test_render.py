@@ -56,10 +56,19 @@ def test_numbers_are_rounded_to_read_and_exact_to_sort() -> None:
         ]
     )
     for text in (
-        f'data-label="together" data-value="{1 / 3!r}">33.3<', 'data-label="alone" data-value="0.25">25.0<', f'data-label="gain" data-value="{1 / 12!r}"',
-        "<b>+8.3</b>", "from +5.0 to +10.0", 'data-value="0.5">50.0 %<', "6 of 7", 'data-label="samples" data-value="12">12<', "a &amp; b",
-        'data-label="together" data-value="">–<', 'data-label="samples" data-value="">–<', 'data-label="gain" data-value=""',
-    ):  # fmt: skip
+        f'data-label="together" data-value="{1 / 3!r}">33.3<',
+        'data-label="alone" data-value="0.25">25.0<',
+        f'data-label="gain" data-value="{1 / 12!r}"',
+        "<b>+8.3</b>",
+        "from +5.0 to +10.0",
+        'data-value="0.5">50.0 %<',
+        "6 of 7",
+        'data-label="samples" data-value="12">12<',
+        "a &amp; b",
+        'data-label="together" data-value="">–<',
+        'data-label="samples" data-value="">–<',
+        'data-label="gain" data-value=""',
+    ):
         assert text in found, text
     assert 'data-shown="50"' in found
 

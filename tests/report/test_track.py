@@ -178,10 +178,13 @@ def test_a_tracker_that_is_not_installed_names_the_extra(
 
 
 def test_the_main_metric_has_names_that_all_runs_share():
-    rows = [(client, model, "received", split, metric, value)
-            for model, plus in (("global", 0.0), ("personal", 0.1)) for split, more in (("validation", 0.5), ("test", 0.0))
-            for metric, values in (("loss", (1.0, 3.0)), ("auroc", (0.6, 0.8)), ("mae", (2.0, 4.0)))
-            for client, value in zip("ab", (v + plus + more for v in values), strict=True)]  # fmt: skip
+    rows = [
+        (client, model, "received", split, metric, value)
+        for model, plus in (("global", 0.0), ("personal", 0.1))
+        for split, more in (("validation", 0.5), ("test", 0.0))
+        for metric, values in (("loss", (1.0, 3.0)), ("auroc", (0.6, 0.8)), ("mae", (2.0, 4.0)))
+        for client, value in zip("ab", (v + plus + more for v in values), strict=True)
+    ]
     record = RoundRecord(1, 0, [], [], measurements=rows, main="personal")
     found = numbers(record)
     assert (found["main/mean"], found["main/worst"]) == (pytest.approx(0.8), pytest.approx(0.7)), (

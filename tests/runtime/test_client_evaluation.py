@@ -1,4 +1,6 @@
-"""A measurement by itself: what the server asks for and when, what clients answer, which rows come of it. Nobody is trained."""
+"""A measurement by itself: what the server asks for and when, what clients answer, which rows come
+of it. Nobody is trained.
+"""
 
 from __future__ import annotations
 
@@ -157,8 +159,11 @@ def test_every_model_is_measured_on_every_part() -> None:
         Client(), {"a": 1.0, "b": -1.0}, ["validation", "test"], ["accuracy"], PARTS.__getitem__
     )  # type: ignore[arg-type, dict-item]
     assert [(row["model"], row["split"], row["metric"], row["value"]) for row in rows] == [
-        ("a", "validation", "accuracy", 1.0), ("b", "validation", "accuracy", 0.0), ("a", "test", "accuracy", 0.5), ("b", "test", "accuracy", 0.5),
-    ]  # fmt: skip
+        ("a", "validation", "accuracy", 1.0),
+        ("b", "validation", "accuracy", 0.0),
+        ("a", "test", "accuracy", 0.5),
+        ("b", "test", "accuracy", 0.5),
+    ]
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -356,9 +361,13 @@ def measuring(
     **settings: Any,
 ) -> Any:
     server = SimpleNamespace(
-        ids=list("abc"), rounds=rounds, task=task, load=lambda tree: tree["w"], predict=lambda model, on: on.x * model,
+        ids=list("abc"),
+        rounds=rounds,
+        task=task,
+        load=lambda tree: tree["w"],
+        predict=lambda model, on: on.x * model,
         initial=lambda model: Tree({"w": torch.ones(1)}, model),
-    )  # fmt: skip
+    )
     given: Any = (
         Delivering(),
         server,
@@ -636,10 +645,16 @@ def test_distances_are_those_of_local_models_to_the_new_model() -> None:
         (client, split, metric): value
         for client, _, _, split, metric, value in round.record.measurements
     }
-    assert found == pytest.approx({
-        ("a", "parameters", "angle"): np.pi / 4, ("a", "parameters", "manhattan"): 1.0, ("a", "embedding", "angle"): 0.5,
-        ("c", "parameters", "angle"): np.arccos(3 / np.sqrt(10)), ("c", "parameters", "manhattan"): 1.0, ("c", "embedding", "angle"): 0.5,
-    })  # fmt: skip
+    assert found == pytest.approx(
+        {
+            ("a", "parameters", "angle"): np.pi / 4,
+            ("a", "parameters", "manhattan"): 1.0,
+            ("a", "embedding", "angle"): 0.5,
+            ("c", "parameters", "angle"): np.arccos(3 / np.sqrt(10)),
+            ("c", "parameters", "manhattan"): 1.0,
+            ("c", "embedding", "angle"): 0.5,
+        }
+    )
     assert {row[1:3] for row in round.record.measurements} == {("local", "after_local")}
     for state, own in ((State(x=1), models), (State(model=trees["new"]), {})):
         ask, round.local_models = Clients(), own

@@ -1,4 +1,7 @@
-"""Counts of scores at the last measurement: what is sent, by whom, when and how it is kept; the exact scores are computed here from the models themselves."""
+"""Counts of scores at the last measurement: what is sent, by whom, when and how it is kept.
+
+The exact scores are computed here from the models themselves.
+"""
 
 from __future__ import annotations
 
@@ -177,7 +180,9 @@ def test_equal_classes_regression_and_many_classes_say_nothing(tmp_path: Path) -
 
 
 def test_sites_that_are_unequal_in_opposite_ways_are_unequal(tmp_path: Path) -> None:
-    """Together as many ill as well, and each site full of one of them: accuracy would shine at both."""
+    """Together as many ill as well, and each site full of one of them: accuracy would shine at
+    both.
+    """
     x = np.random.default_rng(0).normal(size=(400, 3))
     ill = (np.arange(400) % 10 > 0).astype(int)
     run = finished(
@@ -217,7 +222,9 @@ def test_counts_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_a_confident_model_has_one_exact_value_everywhere(
     transport: str | None, tmp_path: Path
 ) -> None:
-    """The measured metric, the clinical measures and scikit-learn agree where scores crowd at 0 and 1."""
+    """The measured metric, the clinical measures and scikit-learn agree where scores crowd at 0 and
+    1.
+    """
     rng = np.random.default_rng(5)
     x = rng.normal(size=(600, 4))
     y = (x[:, 0] + rng.normal(size=600) > 0.9).astype(int)

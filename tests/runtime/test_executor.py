@@ -1,4 +1,6 @@
-"""The client's side by itself: what becomes of a request, whose state it works on, what it writes, and what travels."""
+"""The client's side by itself: what becomes of a request, whose state it works on, what it writes,
+and what travels.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ from tests.helpers.runs import settings, sites
 
 @dataclass(frozen=True)
 class Remembering(FedAvg):
-    """Does what it is told by name."""
+    """Remembers, forgets or fails, as the message says."""
 
     def client(self, client: Client, down: Down) -> Up:
         if down.get("remember"):
@@ -365,16 +367,19 @@ def test_a_job_travels_as_text_and_another_protocol_is_refused() -> None:
     assert Job.of(job.text()) == job
     with pytest.raises(
         ValueError,
-        match=r"^expected protocol 1, got 2 from equipoise 0\.3; install the same version on both sides$",
+        match=(
+            r"^expected protocol 1, got 2 from equipoise 0\.3; install the same version on both "
+            r"sides$"
+        ),
     ):
         Job.of(json.dumps({**json.loads(job.text()), "protocol": 2}))
 
 
 def test_a_monitor_that_nobody_listens_to_says_nothing_and_stops_nothing() -> None:
     monitor = Monitor()
-    assert monitor.interrupted() is False and not monitor.by_place
+    assert monitor.interrupted() is False and not monitor.by_location
     monitor.on_clients("client", 1, 2)
-    assert Monitor().by_place is not monitor.by_place
+    assert Monitor().by_location is not monitor.by_location
 
 
 # What is shared on the wire.
@@ -409,17 +414,35 @@ def test_only_what_differs_from_its_default_is_told() -> None:
         Request("ada", "client", Down(), 1, 3, 1, 2, ("s", "d"), "c", True, {"splits": []}, True)
     )
     assert told == {
-        "client": "ada", "step": "client", "round": 1, "rounds": 3, "attempt": 1, "exchange": 2, "state": ["s", "d"], "committed": "c", "large": True,
-        "after": {"splits": []}, "die": True,
-    }  # fmt: skip
+        "client": "ada",
+        "step": "client",
+        "round": 1,
+        "rounds": 3,
+        "attempt": 1,
+        "exchange": 2,
+        "state": ["s", "d"],
+        "committed": "c",
+        "large": True,
+        "after": {"splits": []},
+        "die": True,
+    }
     assert wire.request_of(told, Down()).state == ("s", "d")
     reply = wire.to_wire(
         Reply("ada", Up(), StateRef("n", 1, "d"), "f", "e", "s", 0.5, 1, 2, 3, [{"x": 1}], "file")
     )
     assert reply == {
-        "client": "ada", "state": ["n", 1, "d"], "failure": "f", "error": "e", "stop": "s", "seconds": 0.5, "steps": 1, "skipped": 2, "bytes": 3,
-        "measured": [{"x": 1}], "file": "file",
-    }  # fmt: skip
+        "client": "ada",
+        "state": ["n", 1, "d"],
+        "failure": "f",
+        "error": "e",
+        "stop": "s",
+        "seconds": 0.5,
+        "steps": 1,
+        "skipped": 2,
+        "bytes": 3,
+        "measured": [{"x": 1}],
+        "file": "file",
+    }
     assert wire.reply_of(reply, None).state == StateRef("n", 1, "d")
 
 

@@ -1,4 +1,6 @@
-"""Results by site and group: what a client sends and withholds, what a server refuses, and what `show`, `compare`, `report` and `table` say of it."""
+"""Results by site and group: what a client sends and withholds, what a server refuses, and what
+`show`, `compare`, `report` and `table` say of it.
+"""
 
 from __future__ import annotations
 

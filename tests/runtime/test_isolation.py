@@ -1,4 +1,6 @@
-"""A step is alone: what it changes for the whole process ends with it, and it ends when its time is over."""
+"""A step is alone: what it changes for the whole process ends with it, and it ends when its time is
+over.
+"""
 
 from __future__ import annotations
 
@@ -36,22 +38,37 @@ def numpy_state() -> tuple[Any, ...]:
 
 STATES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "threads": (torch.get_num_threads, lambda: torch.set_num_threads(torch.get_num_threads() + 2)),
-    "gradient mode": (torch.is_grad_enabled, lambda: torch.set_grad_enabled(not torch.is_grad_enabled())),
+    "gradient mode": (
+        torch.is_grad_enabled,
+        lambda: torch.set_grad_enabled(not torch.is_grad_enabled()),
+    ),
     "default dtype": (torch.get_default_dtype, lambda: torch.set_default_dtype(torch.float64)),
-    "deterministic": (torch.are_deterministic_algorithms_enabled, lambda: torch.use_deterministic_algorithms(True)),
+    "deterministic": (
+        torch.are_deterministic_algorithms_enabled,
+        lambda: torch.use_deterministic_algorithms(True),
+    ),
     "deterministic, warning": (
-        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
         lambda: torch.use_deterministic_algorithms(True, warn_only=True),
     ),
-    "matmul precision": (torch.get_float32_matmul_precision, lambda: torch.set_float32_matmul_precision("medium")),
-    "cudnn": (lambda: torch.backends.cudnn.benchmark, lambda: setattr(torch.backends.cudnn, "benchmark", not torch.backends.cudnn.benchmark)),
+    "matmul precision": (
+        torch.get_float32_matmul_precision,
+        lambda: torch.set_float32_matmul_precision("medium"),
+    ),
+    "cudnn": (
+        lambda: torch.backends.cudnn.benchmark,
+        lambda: setattr(torch.backends.cudnn, "benchmark", not torch.backends.cudnn.benchmark),
+    ),
     "torch's generator": (lambda: torch.get_rng_state().tolist(), lambda: torch.rand(1)),
     "torch's seed": (lambda: torch.get_rng_state().tolist(), lambda: torch.manual_seed(5)),
     "python's generator": (random.getstate, random.random),
     "numpy's generator": (numpy_state, lambda: np.random.rand()),  # noqa: NPY002
     "numpy's seed": (numpy_state, lambda: np.random.seed(3)),  # noqa: NPY002
     "numpy's normal": (numpy_state, lambda: np.random.randn()),  # noqa: NPY002
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", STATES)
@@ -88,7 +105,7 @@ def test_numbers_drawn_between_steps_count_and_a_waiting_normal_is_not_lost() ->
 
 @dataclass(frozen=True)
 class Meddling(Method):
-    """Changes what is everyone's at every client, and tells what it found; the server tells, too."""
+    """Changes global state at every client and reports what it saw; so does the server."""
 
     def client(self, client: Client, down: Down) -> Up:
         found = [
@@ -146,7 +163,7 @@ def spin(seconds: float) -> None:
 
 
 def stubborn(seconds: float) -> None:
-    """Catches whatever comes, once; then goes on."""
+    """Catches any error, once; then continues."""
     try:
         time.sleep(seconds)
     except BaseException:

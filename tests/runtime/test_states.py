@@ -1,4 +1,6 @@
-"""Clients' states by name: where they lie, which are kept, and what a server may ask of them that it does not have."""
+"""Clients' states by name: where they lie, which are kept, and what a server may ask of them that
+it does not have.
+"""
 
 from __future__ import annotations
 
@@ -229,7 +231,10 @@ def test_going_back_is_refused_unless_every_client_still_has_its_state(tmp_path:
     for _ in range(2):  # to ask costs nothing
         with pytest.raises(
             RunError,
-            match=r"cannot go back to round 1: 4 of 4 clients cannot; the first, 'ada': state .*-r1a0x1 is not here; restore",
+            match=(
+                r"cannot go back to round 1: 4 of 4 clients cannot; the first, 'ada': state "
+                r".*-r1a0x1 is not here; restore"
+            ),
         ):
             simulate.resume(
                 tmp_path / "run", experiment=sites_given(wanted), from_round=1, transport=apart
@@ -289,7 +294,10 @@ def test_a_model_that_follows_from_a_state_at_a_client_is_refused_by_saying_wher
     here = played(settings("fedekd", rounds=1), tmp_path / "here")
     with pytest.raises(
         RunError,
-        match="model 'personal' of client 'bo' follows from a state on that client's own disk; export it there",
+        match=(
+            "model 'personal' of client 'bo' follows from a state on that client's own disk; "
+            "export it there"
+        ),
     ):
         run.model("personal", client="bo")
     assert_same(dict(run.model("proxy").state_dict()), dict(here.model("proxy").state_dict()))
@@ -331,7 +339,10 @@ def test_an_older_run_cannot_be_matched_with_a_new_one_and_that_is_what_is_said(
     store.db.execute("delete from meta where key = 'fingerprint of'")
     store.set_meta("fingerprint", "0" * 32)
     store.close()
-    sentence = rf"{tmp_path / 'old'} was written by an older version and cannot be matched with runs of this one; run it again"
+    sentence = (
+        rf"{tmp_path / 'old'} was written by an older version and cannot be matched with runs of "
+        r"this one; run it again"
+    )
     for folders in (("old", "new"), ("new", "old")):
         with pytest.raises(RunError, match=sentence):
             open_runs([tmp_path / name for name in folders])

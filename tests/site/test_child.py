@@ -1,4 +1,6 @@
-"""Steps in the child process of a site: the same bits, and deaths and delays that the site outlives."""
+"""Steps in the child process of a site: the same bits, and deaths and delays that the site
+outlives.
+"""
 
 from __future__ import annotations
 

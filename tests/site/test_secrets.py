@@ -1,4 +1,4 @@
-"""Secrets planted in the files of sites: none is in an answer, in the server's files or its output."""
+"""Secrets in the files of sites: none is in an answer, in the server's files or its output."""
 
 from __future__ import annotations
 

@@ -9,7 +9,9 @@ from equipoise.transports.workers.processes import Pool
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
-    """Two worker processes for all tests: started once, kept over runs, replaced when a test kills one."""
+    """Two worker processes for all tests: started once, kept over runs, replaced when a test kills
+    one.
+    """
     found = Pool(2)
     yield found
     found.close()

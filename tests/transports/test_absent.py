@@ -27,7 +27,10 @@ IsAway = Callable[[Request], bool]
 
 
 class Unreliable(InProcess):
-    """A transport whose client bo is away for some requests; `unreachable` says when it is known."""
+    """A transport whose client bo is away for some requests.
+
+    `unreachable` says when it is known.
+    """
 
     def __init__(
         self, federation: Federation, is_away: IsAway, unreachable: Sequence[int] = ()

@@ -1,4 +1,4 @@
-"""Sites behind messages of bytes: the same bits as one federation in process, and sites that leave."""
+"""Sites behind messages of bytes: the same bits as in process, and sites that leave."""
 
 from __future__ import annotations
 

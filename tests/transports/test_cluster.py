@@ -1,4 +1,7 @@
-"""The same run on a cluster of two nodes, and what is refused before one is asked. Kills and the rest are in test_cluster_losses.py, slow."""
+"""The same run on a cluster of two nodes, and what is refused before one is asked.
+
+Kills and the rest are in test_cluster_losses.py, slow.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ def test_a_large_state_is_written_before_its_reply_counts_and_read_from_its_file
     states.limit = 2 * len(content[0])
     for name, data in zip(names, content, strict=True):
         reply = Reply("x", state=StateRef(name, len(data), digest_of(data)))
-        assert states.kept(reply, np.frombuffer(data, np.uint8), data) is reply
+        assert states.save_state(reply, np.frombuffer(data, np.uint8), data) is reply
         assert (tmp_path / state_file(name)).read_bytes() == data
     assert list(states.held) == names[1:]  # the oldest went
     assert states.of(names[1]) == content[1] and not store.put_names
@@ -102,7 +105,7 @@ def test_a_large_state_is_written_before_its_reply_counts_and_read_from_its_file
 def test_a_state_that_is_damaged_on_its_way_does_not_count(tmp_path: Path) -> None:
     data = dump(Record(own=1.0))
     name = state_name("ada", 1, 0, 1)
-    reply = References(Store(), tmp_path).kept(
+    reply = References(Store(), tmp_path).save_state(
         Reply("ada", state=StateRef(name, len(data), "0" * 64)), np.frombuffer(data, np.uint8), data
     )
     assert reply.state is None and reply.failure == f"state {name} was damaged on its way"
@@ -112,7 +115,10 @@ def test_a_state_that_is_damaged_on_its_way_does_not_count(tmp_path: Path) -> No
 
 
 def test_nothing_of_ray_is_imported_before_it_is_asked_for() -> None:
-    program = "import sys, equipoise, equipoise.simulate, equipoise.cli.cluster, equipoise.transports.ray.cluster; assert 'ray' not in sys.modules"
+    program = (
+        "import sys, equipoise, equipoise.simulate, equipoise.cli.cluster, "
+        "equipoise.transports.ray.cluster; assert 'ray' not in sys.modules"
+    )
     subprocess.run(
         [sys.executable, "-c", program],
         check=True,
@@ -153,7 +159,10 @@ def test_an_experiment_that_other_machines_cannot_rebuild_is_refused(tmp_path: P
 
     with pytest.raises(
         ConfigurationError,
-        match=r"other machines can rebuild, but its method Mine is defined in a notebook or script; move it",
+        match=(
+            r"other machines can rebuild, but its method Mine is defined in a notebook or script; "
+            r"move it"
+        ),
     ):
         simulate.run(given(settings(Mine())), tmp_path / "run", cluster="127.0.0.1:1")
     assert not (tmp_path / "run").exists()

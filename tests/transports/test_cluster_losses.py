@@ -1,4 +1,6 @@
-"""Actors, nodes, the head and the driver are killed at any moment: the run goes on, or stops so that it can be resumed, with the same bits."""
+"""Actors, nodes, the head and the driver are killed at any moment: the run continues, or stops so
+that it can be resumed, with the same bits.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def config(
 
 
 class Watching(Callback):
-    """Does something at a reply in the middle of a round, and remembers how long the run stood still then."""
+    """Does something at a reply in the middle of a round, and remembers how long the run stood
+    still then.
+    """
 
     def __init__(
         self, happens: Callable[[], object], rounds: tuple[int, ...] = (2,), after: int = 4
@@ -117,7 +121,9 @@ def test_an_actor_is_killed_in_the_middle_of_an_exchange(
 def test_nodes_are_killed_in_the_middle_of_an_exchange(
     count: int, cluster: Local, data: str, tmp_path: Path
 ) -> None:
-    """Of three, one (that of the first actor, which has worked and holds states) or two at once: all but one."""
+    """Of three, one (that of the first actor, which has worked and holds states) or two at once:
+    all but one.
+    """
 
     def strike() -> None:
         for node in cluster.nodes[:count]:
@@ -197,10 +203,11 @@ def test_a_client_that_ends_its_actor_three_times_ends_the_run(
     cluster: Local, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "leaving_module.py").write_text(
-        "import os\nfrom dataclasses import dataclass\nfrom equipoise.methods.scaffold import Scaffold\n@dataclass(frozen=True)\nclass Leaving(Scaffold):\n"
-        "    flag: str = ''\n    def client(self, client, down):\n"
-        "        if client.round == 2 and client.id == 'c03' and os.path.exists(self.flag):\n            os._exit(5)\n"
-        "        return super().client(client, down)\n"
+        "import os\nfrom dataclasses import dataclass\nfrom equipoise.methods.scaffold import "
+        "Scaffold\n@dataclass(frozen=True)\nclass Leaving(Scaffold):\n    flag: str = ''\n    def "
+        "client(self, client, down):\n        if client.round == 2 and client.id == 'c03' and "
+        "os.path.exists(self.flag):\n            os._exit(5)\n        return "
+        "super().client(client, down)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     flag = tmp_path / "leaves"
@@ -208,7 +215,10 @@ def test_a_client_that_ends_its_actor_three_times_ends_the_run(
     wanted = config(data, {"name": "leaving_module:Leaving", "flag": str(flag)})
     with pytest.raises(
         RunError,
-        match=r"an actor ended 3 times with client 'c03' in round 2, step 'client' \(the last: The actor died",
+        match=(
+            r"an actor ended 3 times with client 'c03' in round 2, step 'client' \(the last: The "
+            r"actor died"
+        ),
     ):
         simulate.run(wanted, tmp_path / "there", cluster=cluster.address)
     assert gone(cluster.nodes)
@@ -244,7 +254,10 @@ def test_without_any_node_the_run_waits_and_then_stops_with_a_sentence(
     watcher = Watching(lambda: [cluster.kill(node) for node in cluster.nodes])
     with pytest.raises(
         RunError,
-        match=r"has had no node for this work for 6 s; what is done is kept: with nodes again, `equipoise resume .*there --cluster",
+        match=(
+            r"has had no node for this work for 6 s; what is done is kept: with nodes again, "
+            r"`equipoise resume .*there --cluster"
+        ),
     ):
         simulate.run(config(data), tmp_path / "there", watcher, cluster=cluster.address)
     assert Run(tmp_path / "there").last_round == 1
@@ -324,8 +337,8 @@ def test_the_head_service_is_lost_and_the_run_goes_on_elsewhere(data: str, tmp_p
         _, said = process.communicate(timeout=60)
         assert process.returncode == 2, said
         assert (
-            f"the head of the cluster at {alone.address} is lost; what is done is kept: with a cluster again, `equipoise resume"
-            in said
+            f"the head of the cluster at {alone.address} is lost; what is done is kept: with a "
+            "cluster again, `equipoise resume" in said
         )
     same_run(
         simulate.run(config(data, rounds=40), tmp_path / "here"), simulate.resume(tmp_path / "run")
@@ -336,8 +349,9 @@ def test_a_step_that_raises_leaves_no_actor_and_no_memory(
     cluster: Local, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "clumsy_module.py").write_text(
-        "from dataclasses import dataclass\nfrom equipoise import Method\n@dataclass(frozen=True)\nclass Clumsy(Method):\n"
-        "    def client(self, client, down):\n        raise ArithmeticError('seven apples')\n"
+        "from dataclasses import dataclass\nfrom equipoise import "
+        "Method\n@dataclass(frozen=True)\nclass Clumsy(Method):\n    def client(self, client, "
+        "down):\n        raise ArithmeticError('seven apples')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(

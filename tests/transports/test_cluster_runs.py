@@ -1,4 +1,6 @@
-"""Every method on clusters of one, two and five nodes; long runs; states larger than the object store; nodes and clusters that are refused."""
+"""Every method on clusters of one, two and five nodes; long runs; states larger than the object
+store; nodes and clusters that are refused.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,10 @@ from tests.helpers.transports import sites_given
 
 pytestmark = pytest.mark.slow
 FAULTS = [
-    {"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}, {"round": 2, "client": "di", "kind": "kill"},
-]  # fmt: skip
+    {"round": 1, "client": "bo", "kind": "drop"},
+    {"round": 2, "client": "ada", "kind": "nan"},
+    {"round": 2, "client": "di", "kind": "kill"},
+]
 
 
 @pytest.fixture(scope="module", params=[1, 2, 5])
@@ -66,7 +70,10 @@ def config(data: str, method: str, **more: Any) -> dict[str, Any]:
 def test_two_hundred_states_of_five_megabytes_in_an_object_store_of_a_hundred(
     two: Local, data: str, tmp_path: Path
 ) -> None:
-    """References are dropped and states are put again from the files; nothing is spilled to a disk."""
+    """References are dropped and states are put again from the files.
+
+    Nothing is spilled to a disk.
+    """
     large = {
         "models": {"model": {"name": "mlp", "hidden": [18000]}},
         "rounds": 2,
@@ -173,7 +180,10 @@ def test_tokens_that_are_wrong_missing_or_readable(
     )
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert "asks for a token and there is none here; let RAY_AUTH_TOKEN_PATH name the file" in refused(*run_words(data, tmp_path, "--cluster", two.address))  # fmt: skip
+    assert (
+        "asks for a token and there is none here; let RAY_AUTH_TOKEN_PATH name the file"
+        in refused(*run_words(data, tmp_path, "--cluster", two.address))
+    )
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(wrong))
     assert "refused the token" in refused(*run_words(data, tmp_path, "--cluster", two.address))
     Path(two.head.token).chmod(0o644)
@@ -230,7 +240,10 @@ def test_a_cluster_without_cores_and_data_that_are_too_large(tmp_path: Path) -> 
         rows = {"ada": 140_000, "bo": 100_000}  # 64 numbers of 4 bytes each
         with pytest.raises(
             ConfigurationError,
-            match=r"the data \(\d\d MB\) exceed half of its object store \(100 MB\) and cannot be made there",
+            match=(
+                r"the data \(\d\d MB\) exceed half of its object store \(100 MB\) and cannot be "
+                r"made there"
+            ),
         ):
             simulate.run(
                 eq.Experiment(**wanted, dataset=eq.from_sites(sites(rows))),
@@ -257,7 +270,10 @@ def test_a_cluster_without_a_token_is_taken_only_by_who_trusts_the_network(
     with local(tmp_path / "state", 1) as cluster:
         with pytest.raises(
             ConfigurationError,
-            match=r"asks for no token, so whoever reaches its ports runs code there; .* add --trust-network",
+            match=(
+                r"asks for no token, so whoever reaches its ports runs code there; .* add "
+                r"--trust-network"
+            ),
         ):
             simulate.run(sites_given(settings("fedavg")), tmp_path / "run", cluster=cluster.address)
         simulate.run(
@@ -279,7 +295,10 @@ def test_a_node_that_differs_is_left_out_and_named(
     false = {"PYTHONPATH": os.pathsep.join([str(other), *filter(None, sys.path)])}
     with local(tmp_path / "state") as cluster:
         cluster.join(1, false)
-        sentence = rf"no node .* can do this work: node 127.0.0.1:\d+: it has equipoise 0\.0\.0 instead of {eq.__version__}"
+        sentence = (
+            r"no node .* can do this work: node 127.0.0.1:\d+: it has equipoise 0\.0\.0 instead "
+            rf"of {eq.__version__}"
+        )
         with pytest.raises(ConfigurationError, match=sentence):
             simulate.run(
                 sites_given(settings("scaffold")), tmp_path / "run", cluster=cluster.address

@@ -1,4 +1,6 @@
-"""One contract for every transport: the same run, bit for bit, wherever clients do their work and whoever keeps their states."""
+"""One contract for every transport: the same run, bit for bit, wherever clients do their work and
+whoever keeps their states.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ DROP_AND_NAN = [
     {"round": 2, "client": "ada", "kind": "nan"},
 ]
 KILL = [{"round": 2, "client": "di", "kind": "kill"}]
-# A fresh worker imports torch, which takes seconds: the quick tests lose one where it could matter, the slow ones with every method.
+# A fresh worker imports torch, which takes seconds: the quick tests lose one where it could matter,
+# the slow ones with every method.
 KILLED = ("fedavg", "scaffold", "fedekd")
 
 
@@ -56,7 +59,7 @@ def test_every_method_runs_alike_between_organisations(method: str, tmp_path: Pa
     apart = played(job(method), tmp_path / "apart", transport=separated(disk))
     same_run(played(job(method), tmp_path / "here"), apart, disk)
     assert not list((tmp_path / "apart" / "files").rglob("client-*"))
-    # the last accepted state of each client, and no more than the last committed one beside it
+    # the last accepted state of each client, and at most the last committed one as well
     if disk.exists():
         committed = {file.path.name for file in apart.store.current("client").values()}
         assert committed <= named(disk) and all(
@@ -132,7 +135,9 @@ def test_large_replies_go_through_files_on_every_transport(
 def test_a_server_with_a_test_set_of_its_own_measures_as_one_whose_clients_hold_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a network the test set for all may lie at the server alone: it asks for the model, not for slices of logits."""
+    """On a network the test set for all may lie at the server alone: it asks for the model, not for
+    slices of logits.
+    """
     config = settings(
         "fedavg",
         rounds=2,

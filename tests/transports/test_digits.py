@@ -1,4 +1,6 @@
-"""Every registered method on real data: the same bits in process, on workers, and after a stop in the midst of a round."""
+"""Every registered method on real data: the same bits in process, on workers, and after a stop in
+the midst of a round.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The dispatcher over lanes that a test scripts, as any transport may provide them: processes, actors, or one lane per site."""
+"""The dispatcher over lanes that a test scripts, as any transport may provide them: processes,
+actors, or one lane per site.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ DIES, HANGS, FAILS, UNLUCKY = "dies", "hangs", "fails", "unlucky"
 
 @dataclass(eq=False)
 class Scripted(Lane):
-    """A lane in this process; `sent` holds the clients of each batch, with the trees that came along."""
+    """A lane in this process; `sent` holds the clients of each batch, with the trees that came
+    along.
+    """
 
     ready: bool = True
     sent: list[tuple[list[str], Any]] = field(default_factory=list)
@@ -36,13 +40,15 @@ class Scripted(Lane):
 
 
 class Group:
-    """Lanes that answer one batch each per poll, as `script` says of (lane, clients): None is an answer."""
+    """Lanes that answer one batch each per poll, as `script` says of (lane, clients): None is an
+    answer.
+    """
 
     title = "a lane"
     patience: tuple[float, float] | None = None
 
-    def __init__(self, *places: str) -> None:
-        self.lanes = [Scripted(place) for place in places]
+    def __init__(self, *locations: str) -> None:
+        self.lanes = [Scripted(location) for location in locations]
         self.now = 0.0
         self.script: Callable[[Scripted, list[Request]], str | None] = lambda lane, requests: None
         self.replaced: list[tuple[Scripted, str, bool]] = []
@@ -51,9 +57,9 @@ class Group:
         self.respawns = True
         self.happens: Callable[[], object] = lambda: None
         self.asked: list[Request] = []
-        self.blames: Callable[[list[str]], list[str]] = lambda places: places
+        self.blames: Callable[[list[str]], list[str]] = lambda locations: locations
 
-    def place_for(self, request: Request) -> str | None:
+    def location_for(self, request: Request) -> str | None:
         return self.bound.get(request.client)
 
     def begin(self, exchange: Exchange) -> Any:
@@ -87,16 +93,16 @@ class Group:
         return [Answered(lane, [request.client for request in requests])]
 
     def accept(self, lane: Lane, request: Request, answer: Any) -> Reply:
-        return Reply(request.client, Up(word=answer, place=lane.place), seconds=1.0)
+        return Reply(request.client, Up(word=answer, location=lane.location), seconds=1.0)
 
     def replace(self, lane: Lane, cause: str, hung: bool) -> None:
         assert isinstance(lane, Scripted)
         self.replaced.append((lane, cause, hung))
         self.lanes.remove(lane)
-        self.lanes += [Scripted(lane.place)] if self.respawns else []
+        self.lanes += [Scripted(lane.location)] if self.respawns else []
 
-    def blamed(self, places: list[str]) -> list[str]:
-        return self.blames(places)
+    def blamed(self, locations: list[str]) -> list[str]:
+        return self.blames(locations)
 
 
 def dispatcher(group: Group, tmp_path: Path, monitor: Monitor | None = None) -> Dispatcher:
@@ -145,7 +151,7 @@ def test_a_request_bound_to_a_place_is_executed_there_and_nowhere_else(tmp_path:
     group = Group("north", "south")
     group.bound = {"c0": "south", "c1": "south", "c2": "north"}
     replies = dispatcher(group, tmp_path).exchange(requests(6))
-    assert [reply.up.place for reply in replies[:3] if reply.up] == ["south", "south", "north"]
+    assert [reply.up.location for reply in replies[:3] if reply.up] == ["south", "south", "north"]
     assert outcomes(replies) == [f"c{number}" for number in range(6)]
 
 
@@ -154,7 +160,7 @@ def test_a_site_that_comes_back_gets_what_was_lost_with_it(tmp_path: Path) -> No
     group.bound = {"c0": "south", "c1": "north"}
     group.respawns = False
     deaths = ["south"]
-    group.script = lambda lane, asked: DIES if lane.place in deaths else None
+    group.script = lambda lane, asked: DIES if lane.location in deaths else None
 
     def returns() -> None:
         if group.now > 5 and len(group.lanes) == 1:
@@ -185,7 +191,7 @@ def test_what_a_lane_had_that_the_group_gave_up_is_asked_of_others_without_blame
     tmp_path: Path,
 ) -> None:
     group = Group("x", "y")
-    group.script = lambda lane, asked: HANGS if lane.place == "y" else None
+    group.script = lambda lane, asked: HANGS if lane.location == "y" else None
     group.happens = lambda: group.lanes.pop(1) if len(group.lanes) > 1 and group.now else None
     assert outcomes(dispatcher(group, tmp_path).exchange(requests(2))) == ["c0", "c1"]
     assert not group.replaced and clients(group.lanes[0]) == ["c0", "c1"]
@@ -285,7 +291,7 @@ def test_what_takes_long_is_asked_of_a_free_lane_elsewhere_once(
         assert outcomes(replies)[0] == "did not answer within 60 s"
         return
     assert outcomes(replies) == ["c0", "c1", "c2"]
-    assert replies[0].up is not None and replies[0].up.place == "y"
+    assert replies[0].up is not None and replies[0].up.location == "y"
     assert 5 < group.now < 6, "two seconds and three times the slowest"
 
 

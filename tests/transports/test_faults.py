@@ -1,4 +1,6 @@
-"""What goes wrong between a server and its clients: each fault has one outcome, and none leaves a trace."""
+"""What goes wrong between a server and its clients: each fault has one outcome, and none leaves a
+trace.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,10 @@ def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_run_stops(
         return
     with pytest.raises(
         RunError,
-        match=r"ended 3 times with client 'bo' in round 1, step 'client' \(the last: killed by signal 9",
+        match=(
+            r"ended 3 times with client 'bo' in round 1, step 'client' \(the last: killed by "
+            r"signal 9"
+        ),
     ):
         played(config, tmp_path / "workers", transport=over(pool))
     # the pool begins anew by itself
@@ -82,7 +87,10 @@ def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_run_stops(
 
 
 def test_what_a_worker_left_half_written_is_gone_at_the_end(tmp_path: Path) -> None:
-    """`same` looks at every file of a run; here one is left as by a worker that was killed while it wrote."""
+    """`same` looks at every file of a run.
+
+    Here one is left as by a worker that was killed while it wrote.
+    """
 
     class Messy(InProcess):
         def exchange(self, requests: Any, deadline: float | None = None) -> list[Reply]:
@@ -102,7 +110,10 @@ def test_what_a_worker_left_half_written_is_gone_at_the_end(tmp_path: Path) -> N
 
 @dataclass(frozen=True)
 class Slow(Method):
-    """One client sleeps in round 2, behind a change of its state; what it would have sent must leave no trace."""
+    """One client sleeps in round 2, behind a change of its state.
+
+    What it would have sent must leave no trace.
+    """
 
     seconds: float = 60.0
 
@@ -119,7 +130,7 @@ def test_a_client_that_misses_the_deadline_is_out_of_the_round(kind: str, tmp_pa
     disk = tmp_path / "disk"
 
     def connect(federation: Any, wanted: Any) -> Separated:
-        # a method of this file has no name that a job could tell
+        # a method of this file has no name that a job could send
         return Separated(federation, disk, wanted)
 
     transport = connect if kind == "apart" else transports(tmp_path)[kind]
@@ -135,7 +146,9 @@ def test_a_client_that_misses_the_deadline_is_out_of_the_round(kind: str, tmp_pa
 
 
 class Postman(InProcess):
-    """Delivers the reply to one request twice: too late, behind the deadline, and once more with the next exchange."""
+    """Delivers the reply to one request twice: too late, behind the deadline, and once more with
+    the next exchange.
+    """
 
     held: Reply | None = None
 
@@ -157,7 +170,9 @@ class Postman(InProcess):
 
 
 def test_a_late_reply_changes_nothing(tmp_path: Path) -> None:
-    """A client's state that was written for a request without an accepted reply is never read, and a reply to another request does not count."""
+    """A client's state that was written for a request without an accepted reply is never read, and
+    a reply to another request does not count.
+    """
     late = played(settings("scaffold", rounds=4), tmp_path / "late", transport=Postman)
     reasons = {(row["round"], row["client"]): row["reason"] for row in late.rejected()}
     assert reasons[2, "bo"] == "did not answer in time" and "its state is named" in reasons[3, "bo"]
@@ -196,8 +211,9 @@ def test_a_step_that_raises_in_a_worker_leaves_the_pool_as_it_was(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "apples_module.py").write_text(
-        "from dataclasses import dataclass\nfrom equipoise import Method\n@dataclass(frozen=True)\nclass Clumsy(Method):\n"
-        "    def client(self, client, down):\n        raise ArithmeticError('seven apples')\n"
+        "from dataclasses import dataclass\nfrom equipoise import "
+        "Method\n@dataclass(frozen=True)\nclass Clumsy(Method):\n    def client(self, client, "
+        "down):\n        raise ArithmeticError('seven apples')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     before = [one.process.pid for one in pool.started]
@@ -276,7 +292,10 @@ def test_a_run_is_resumed_over_the_kind_of_transport_that_it_was_begun_with(tmp_
         stop_after(2, settings("scaffold"), tmp_path / name, begun)
         with pytest.raises(
             RunError,
-            match=r"lie at the (server|client), and this transport keeps them at the (client|server); resume",
+            match=(
+                r"lie at the (server|client), and this transport keeps them at the "
+                r"(client|server); resume"
+            ),
         ):
             simulate.resume(
                 tmp_path / name, experiment=sites_given(settings("scaffold")), transport=other
@@ -306,7 +325,10 @@ def test_a_disk_that_is_full_ends_the_run_with_a_sentence(
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(
         CannotSave,
-        match=r"cannot write .*No space left on device; make room or permit writing there, then resume the run",
+        match=(
+            r"cannot write .*No space left on device; make room or permit writing there, then "
+            r"resume the run"
+        ),
     ):
         played(settings("scaffold"), tmp_path / "run", transport=transports(tmp_path)[kind])
     monkeypatch.undo()
@@ -349,7 +371,9 @@ def open_descriptors() -> set[str]:
 def test_a_failed_open_leaves_no_process_file_or_lock(
     more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FedeKD's energies of classes do not fit a regression: the client runtime says so, by the sentence of the method itself."""
+    """FedeKD's energies of classes do not fit a regression: the client runtime says so, by the
+    sentence of the method itself.
+    """
     made: list[Pool] = []
     init = Pool.__init__
     monkeypatch.setattr(
@@ -463,7 +487,10 @@ def test_a_setup_without_every_client_does_not_begin_round_1_and_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Shy, "silent", 3)
-    sentence = r"SetUp could not be set up before round 1: every client has to answer, and 1 of 4 did not; the first, 'cy': did not answer in time; "
+    sentence = (
+        r"SetUp could not be set up before round 1: every client has to answer, and 1 of 4 did "
+        r"not; the first, 'cy': did not answer in time; "
+    )
     with pytest.raises(RunError, match=sentence + r"when all are there, `equipoise resume"):
         played(settings(SetUp()), tmp_path / "run", transport=Shy)
     assert Run(tmp_path / "run").store.last_round() == -1
@@ -504,7 +531,15 @@ def test_a_reply_that_no_performing_side_would_send_is_refused_by_name(
 ) -> None:
     after = {"splits": ["test"], "metrics": ["loss"]}
     request = Request("bo", "client", Down(), 1, 3, exchange=1, after=after)
-    good = Reply("bo", Up(), StateRef(state_name("bo", 1, 0, 1), 1, "0" * 64), seconds=1.0, measured=[{"model": "global", "split": "test", "metric": "loss", "value": 1.0, "counts": [1, 2]}])  # fmt: skip
+    good = Reply(
+        "bo",
+        Up(),
+        StateRef(state_name("bo", 1, 0, 1), 1, "0" * 64),
+        seconds=1.0,
+        measured=[
+            {"model": "global", "split": "test", "metric": "loss", "value": 1.0, "counts": [1, 2]}
+        ],
+    )
     assert validate_envelope(request, good) is None
     found = validate_envelope(request, dataclasses.replace(good, **change))
     assert found is not None and sentence in found

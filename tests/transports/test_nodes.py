@@ -1,4 +1,7 @@
-"""Nodes of this machine and the way to a cluster, with every process replaced: nothing is started. Real ones are in test_cluster*.py."""
+"""Nodes of this machine and the way to a cluster, with every process replaced: nothing is started.
+
+Real ones are in test_cluster*.py.
+"""
 
 from __future__ import annotations
 
@@ -68,10 +71,19 @@ class Started:
             nodes, "subprocess", SimpleNamespace(Popen=self.popen, DEVNULL=subprocess.DEVNULL)
         )
         monkeypatch.setattr(nodes, "_began", lambda pid: self.began if pid == self.pid else "")
-        monkeypatch.setattr(nodes, "os", SimpleNamespace(
-            **{name: getattr(os, name) for name in ("environ", "pathsep", "open", "O_WRONLY", "O_CREAT", "O_EXCL")},
-            kill=self.kill, killpg=self.kill_all, waitpid=self.wait,
-        ))  # fmt: skip
+        monkeypatch.setattr(
+            nodes,
+            "os",
+            SimpleNamespace(
+                **{
+                    name: getattr(os, name)
+                    for name in ("environ", "pathsep", "open", "O_WRONLY", "O_CREAT", "O_EXCL")
+                },
+                kill=self.kill,
+                killpg=self.kill_all,
+                waitpid=self.wait,
+            ),
+        )
         monkeypatch.setattr(nodes, "look", self.look)
         self.found: dict[str, Any] = {"ray": nodes.version("ray")}
 
@@ -282,7 +294,10 @@ def test_a_node_does_not_join_without_a_token_or_with_another_ray(
 ) -> None:
     with pytest.raises(
         ConfigurationError,
-        match=r"^--join: expected the head's token too; copy its file to this machine and add --token FILE$",
+        match=(
+            r"^--join: expected the head's token too; copy its file to this machine and add "
+            r"--token FILE$"
+        ),
     ):
         nodes.start("127.0.0.1:7000")
     with pytest.raises(ConfigurationError, match=r"expected a file with the token"):
@@ -292,7 +307,10 @@ def test_a_node_does_not_join_without_a_token_or_with_another_ray(
     ours = nodes.version("ray")
     with pytest.raises(
         ConfigurationError,
-        match=rf"expected a head with Ray {ours} as here, got Ray 0\.1 at 127\.0\.0\.1:7000; install the same",
+        match=(
+            rf"expected a head with Ray {ours} as here, got Ray 0\.1 at 127\.0\.0\.1:7000; install "
+            r"the same"
+        ),
     ):
         nodes.start("127.0.0.1:7000", token=token_in(tmp_path / "token"))
     # nor is a head started with it
@@ -474,7 +492,10 @@ def test_a_cluster_without_a_token_is_for_those_who_trust_the_network(
     assert probe.look("1.2.3.4:5", None, True) == {"token": False}
     with pytest.raises(
         ConfigurationError,
-        match=r"asks for no token, so whoever reaches its ports runs code there; .* or add --trust-network",
+        match=(
+            r"asks for no token, so whoever reaches its ports runs code there; .* or add "
+            r"--trust-network"
+        ),
     ):
         probe.look("1.2.3.4:5", None)
 
@@ -559,8 +580,11 @@ class Ray:
             AuthenticationTokenLoader=loader,
         )
         modules = {
-            "ray": self, "ray._raylet": raylet, "ray._private.ray_constants": self.constants, "ray.util.scheduling_strategies": None,
-        }  # fmt: skip
+            "ray": self,
+            "ray._raylet": raylet,
+            "ray._private.ray_constants": self.constants,
+            "ray.util.scheduling_strategies": None,
+        }
         monkeypatch.setattr(
             connecting, "import_module", lambda name: self.imported.append(name) or modules[name]
         )
@@ -633,8 +657,8 @@ def test_a_connection_that_fails_says_why_and_leaves_the_environment(
     with pytest.raises(ConfigurationError) as refused:
         connecting.connected("10.0.0.1:7", True)
     assert str(refused.value) == (
-        f"this machine cannot work with the cluster at 10.0.0.1:7 (no raylet {'x' * 190}); it has to be one of its nodes: "
-        "`equipoise cluster start --join 10.0.0.1:7 --token FILE`"
+        f"this machine cannot work with the cluster at 10.0.0.1:7 (no raylet {'x' * 190}); it has "
+        "to be one of its nodes: `equipoise cluster start --join 10.0.0.1:7 --token FILE`"
     )
     assert (
         ray.seen["RAY_AUTH_MODE"] == "disabled"

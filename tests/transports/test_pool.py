@@ -1,4 +1,6 @@
-"""Workers without processes: the other end of every connection is this test, which says what a worker does, and when it dies."""
+"""Workers without processes: the other end of every connection is this test, which says what a
+worker does, and when it dies.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from equipoise.runtime import wire
 from equipoise.runtime.evaluation_messages import CheckState
 from equipoise.runtime.messages import Reply, Request, reply_file, state_file, state_name
 from equipoise.session import job_of
-from equipoise.storage.files import place
+from equipoise.storage.files import writable_path
 from equipoise.storage.store import RunError
 from equipoise.transports.base import Interrupted, Monitor
 from equipoise.transports.workers import memory, processes, sockets
@@ -35,7 +37,7 @@ from equipoise.tree import Tree
 from tests.helpers.callbacks import monitor_of
 from tests.helpers.runs import settings, sites
 
-SIZES = {f"c{place}": 40 - 5 * place for place in range(4)}
+SIZES = {f"c{index}": 40 - 5 * index for index in range(4)}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,10 @@ def federation() -> Federation:
 
 
 class Worker:
-    """The other side of a connection. It works when somebody waits for it, on the oldest message first."""
+    """The other side of a connection.
+
+    It works when somebody waits for it, on the oldest message first.
+    """
 
     def __init__(self, number: int) -> None:
         self.pid, self.connection = number, None
@@ -69,7 +74,9 @@ class Worker:
 
 
 class Pool:
-    """In place of a pool of processes; `script` says what becomes of a request: a reply, None (it hangs), or an exit code."""
+    """In place of a pool of processes; `script` says what becomes of a request: a reply, None (it
+    hangs), or an exit code.
+    """
 
     def __init__(self, count: int) -> None:
         self.count, self.jobs, self.data, self.started = count, 0, os.memfd_create("test"), []
@@ -199,8 +206,8 @@ def opened(
 
 def asked(count: int = 4, tree: Tree | None = None, **more: Any) -> list[Request]:
     return [
-        Request(f"c{place % 4}", "client", Down(**({"model": tree} if tree else {})), 3, 9, **more)
-        for place in range(count)
+        Request(f"c{index % 4}", "client", Down(**({"model": tree} if tree else {})), 3, 9, **more)
+        for index in range(count)
     ]
 
 
@@ -323,7 +330,7 @@ def test_a_client_that_ends_its_worker_three_times_ends_the_run(opened: Any) -> 
 
 
 def test_only_the_client_that_a_worker_had_begun_with_is_counted(opened: Any) -> None:
-    """The first in the queue kills its worker twice, so does the second: none of them three times."""
+    """The first in the queue kills its worker twice, and so does the second; none three times."""
     left = {"c0": 2, "c1": 2}
 
     def script(request: Request) -> Any:
@@ -334,7 +341,7 @@ def test_only_the_client_that_a_worker_had_begun_with_is_counted(opened: Any) ->
 
     pool, workers = opened(1, script=script)
     requests = [
-        Request(f"c{place % 4}", "client", Down(), 3, 99, attempt=place) for place in range(12)
+        Request(f"c{index % 4}", "client", Down(), 3, 99, attempt=index) for index in range(12)
     ]
     assert [reply.client for reply in workers.exchange(requests)] == [
         request.client for request in requests
@@ -352,7 +359,7 @@ def test_a_client_that_hangs_costs_one_deadline_and_is_out_of_the_round(
         1, script=lambda request: None if request.client == "c1" else echo(request)
     )
     request = asked(2, exchange=1)[1]
-    left = place(tmp_path / "files", state_file(state_name("c1", 3, 0, 1)))
+    left = writable_path(tmp_path / "files", state_file(state_name("c1", 3, 0, 1)))
     left.parent.mkdir(parents=True, exist_ok=True)
     left.touch()
     began = pool.now
@@ -411,7 +418,7 @@ def test_a_worker_that_is_never_ready_ends_the_run(opened: Any) -> None:
 
 def test_large_replies_are_read_from_their_files(opened: Any, tmp_path: Path) -> None:
     def script(request: Request) -> Reply:
-        path = place(tmp_path / "files", reply_file(request))
+        path = writable_path(tmp_path / "files", reply_file(request))
         path.parent.mkdir(parents=True, exist_ok=True)
         write(Up(word="from a file"), path)
         return Reply(request.client, None, file=reply_file(request))

@@ -1,4 +1,6 @@
-"""What the transport over a cluster holds and hands out, piece by piece: references to states, shares of work, what actors are told."""
+"""What the transport over a cluster holds and hands out, piece by piece: references to states,
+shares of work, messages to actors.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from equipoise.records import Down, Record, Up, unpack
 from equipoise.runtime import wire
 from equipoise.runtime.messages import Reply, Request, StateRef, state_file, state_name
 from equipoise.session import job_of
-from equipoise.storage.files import digest_of, place
+from equipoise.storage.files import digest_of, writable_path
 from equipoise.transports.lanes import share
 from equipoise.transports.ray import actor, references
 from equipoise.transports.ray.job_spec import JobSpec, job_spec_of
@@ -55,7 +57,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> References:
 
 
 def saved(held: References, name: str, bytes: int) -> str:
-    place(held.files, state_file(name)).write_bytes(name.encode()[:1] * bytes)
+    writable_path(held.files, state_file(name)).write_bytes(name.encode()[:1] * bytes)
     return name
 
 
@@ -95,7 +97,7 @@ def test_a_state_is_in_the_files_before_its_reply_counts(
 ) -> None:
     data = b"s" * size
     given = reply(data)
-    assert held.kept(given, np.frombuffer(data, np.uint8), "left by the actor") is given
+    assert held.save_state(given, np.frombuffer(data, np.uint8), "left by the actor") is given
     assert (held.files / state_file("aa-r1a0x1")).read_bytes() == data and len(held.held) == kept
     assert (
         held.of("aa-r1a0x1") == "left by the actor"
@@ -106,11 +108,13 @@ def test_a_state_is_in_the_files_before_its_reply_counts(
 
 def test_a_state_that_was_damaged_or_cannot_be_written_does_not_count(held: References) -> None:
     plain = Reply("ada", Up())
-    assert held.kept(plain, None, None) is plain
-    wrong = held.kept(reply(b"another state"), np.frombuffer(b"damaged state", np.uint8), None)
+    assert held.save_state(plain, None, None) is plain
+    wrong = held.save_state(
+        reply(b"another state"), np.frombuffer(b"damaged state", np.uint8), None
+    )
     assert wrong == Reply("ada", failure="state aa-r1a0x1 was damaged on its way") and not held.held
     (held.files / "ff").write_text("a file in place of the folder")
-    stopped = held.kept(reply(b"x", "ff-r1a0x1"), np.frombuffer(b"x", np.uint8), None)
+    stopped = held.save_state(reply(b"x", "ff-r1a0x1"), np.frombuffer(b"x", np.uint8), None)
     assert (
         stopped.stop is not None
         and "make room or permit writing" in stopped.stop
@@ -141,7 +145,7 @@ def test_what_travels_together(
     assert found == shares
 
 
-# What actors are told.
+# Messages to actors.
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,10 @@ def test_a_run_whose_client_hangs_in_the_second_exchange_repeats_bit_for_bit(
 
 
 class Unlucky(InProcess):
-    """A site is lost in round 2 and another one sends nonsense in round 3; in round 1 the first cohort fails, so that it is tried again."""
+    """A site is lost in round 2 and another one sends nonsense in round 3.
+
+    In round 1 the first cohort fails, so that it is tried again.
+    """
 
     def exchange(self, requests: Any, deadline: float | None = None) -> list[Reply]:
         found = super().exchange(requests, deadline)

@@ -47,7 +47,11 @@ def roster(ids: tuple[str, ...], task: Task = TASK, train: int = 5) -> Roster:
 def test_a_roster_is_names_and_numbers_and_travels() -> None:
     here = roster_of(federation())
     record = here.record()
-    assert json.loads(json.dumps(record)) == {**record, "ids": list(here.ids), "task": {**record["task"], "shape": [1, 8, 8], "class_names": list(here.task.class_names)}}  # fmt: skip
+    assert json.loads(json.dumps(record)) == {
+        **record,
+        "ids": list(here.ids),
+        "task": {**record["task"], "shape": [1, 8, 8], "class_names": list(here.task.class_names)},
+    }
     assert Roster.of(unpack(bytearray(b"".join(pack(Record(record)))))) == here
     assert sum(here.sizes[part]["ada"] for part in PARTS) == 24
 
@@ -120,18 +124,36 @@ def test_the_order_of_clients_and_the_shared_test_set_belong_to_the_fingerprint(
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "equal ids": (lambda f: replace(f, ids=("ada", "bo", "bo", "ada")), "the client ids 'ada', 'bo' were given more than once"),
-    "the name of all": (lambda f: replace(f, ids=("ada", "all", "cy", "di")), "client id .all.: measurements on a shared test set are stored under this name"),
-    "a slash": (lambda f: replace(f, ids=("ada", "../bo", "cy", "di")), "client id '../bo': expected 1 to 64 printable characters without /"),
-    "a control character": (lambda f: replace(f, ids=("ada", "bo\x1b[2J", "cy", "di")), "client id 'bo.*: expected 1 to 64 printable"),
-    "too long": (lambda f: replace(f, ids=("ada", "b" * 65, "cy", "di")), "client id 'bbb.*: expected 1 to 64"),
-    "a folder": (lambda f: replace(f, ids=("ada", "..", "cy", "di")), "client id '..': expected no name of a folder"),
+    "equal ids": (
+        lambda f: replace(f, ids=("ada", "bo", "bo", "ada")),
+        "the client ids 'ada', 'bo' were given more than once",
+    ),
+    "the name of all": (
+        lambda f: replace(f, ids=("ada", "all", "cy", "di")),
+        "client id .all.: measurements on a shared test set are stored under this name",
+    ),
+    "a slash": (
+        lambda f: replace(f, ids=("ada", "../bo", "cy", "di")),
+        "client id '../bo': expected 1 to 64 printable characters without /",
+    ),
+    "a control character": (
+        lambda f: replace(f, ids=("ada", "bo\x1b[2J", "cy", "di")),
+        "client id 'bo.*: expected 1 to 64 printable",
+    ),
+    "too long": (
+        lambda f: replace(f, ids=("ada", "b" * 65, "cy", "di")),
+        "client id 'bbb.*: expected 1 to 64",
+    ),
+    "a folder": (
+        lambda f: replace(f, ids=("ada", "..", "cy", "di")),
+        "client id '..': expected no name of a folder",
+    ),
     "empty": (lambda f: replace(f, ids=("ada", "", "cy", "di")), "client id '': expected 1 to 64"),
     "no training samples": (
         lambda f: replace(f, train=Parts.of([np.empty(0, np.int64)] * 4)),
         "none of the clients 'ada', 'bo', 'cy', 'di' has a training sample",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -175,7 +197,11 @@ def test_rosters_of_several_sides_are_joined_or_refused_by_the_clients_names() -
         "b": 5,
     }
     silent = roster(("c",))
-    for broken in (replace(silent, fingerprints={}), replace(silent, sizes={**silent.sizes, "test": {"c": -1}}), replace(silent, sizes={part: {} for part in PARTS})):  # fmt: skip
+    for broken in (
+        replace(silent, fingerprints={}),
+        replace(silent, sizes={**silent.sizes, "test": {"c": -1}}),
+        replace(silent, sizes={part: {} for part in PARTS}),
+    ):
         with pytest.raises(ValueError, match="client 'c' sent no sizes or no fingerprint"):
             Roster.joined([roster(("a",)), broken])
 
@@ -186,7 +212,10 @@ def test_another_protocol_is_refused(
     made = replace(
         job_of(experiment(settings("fedavg")), "r"), protocol=PROTOCOL + 1, version="9.9"
     )
-    sentence = f"expected protocol {PROTOCOL}, got {PROTOCOL + 1} from equipoise 9.9; install the same version on both sides"
+    sentence = (
+        f"expected protocol {PROTOCOL}, got {PROTOCOL + 1} from equipoise 9.9; install the same "
+        "version on both sides"
+    )
     for transport in (
         Separated(federation(), tmp_path / "disk"),
         over(pool)(federation(), experiment(settings("fedavg"))),
@@ -266,7 +295,8 @@ def test_no_object_of_the_server_leads_to_a_sample(
     def look(self: Loop, state: Any, cohort: Any) -> Any:
         assert self.bench.federation is None and self.bench.position == {}
         whole: Federation = self.transport.federation  # type: ignore[attr-defined]
-        # The transport itself leads to both sides here, where they are in one process; all else is the server's.
+        # The transport itself leads to both sides here, where they are in one process; all else is
+        # the server's.
         transport, self.transport, self.clients.transport = self.transport, None, None  # type: ignore[assignment]
         monitor, self.monitor = self.monitor, Monitor()
         try:

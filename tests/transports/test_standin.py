@@ -1,4 +1,7 @@
-"""Runs over a stand-in for Ray: what becomes of them when actors, nodes, objects and time are lost. Real clusters are in test_cluster_*.py, slow."""
+"""Runs over a stand-in for Ray: what becomes of them when actors, nodes, objects and time are lost.
+
+Real clusters are in test_cluster_*.py, slow.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,10 @@ from tests.helpers.standin_ray import (
 from tests.helpers.transports import sites_given
 
 FAULTS = [
-    {"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}, {"round": 2, "client": "di", "kind": "kill"},
-]  # fmt: skip
+    {"round": 1, "client": "bo", "kind": "drop"},
+    {"round": 2, "client": "ada", "kind": "nan"},
+    {"round": 2, "client": "di", "kind": "kill"},
+]
 
 
 @pytest.fixture
@@ -198,7 +203,10 @@ def test_a_cluster_without_cores_is_refused(tmp_path: Path) -> None:
     with stood_in() as ray:
         with pytest.raises(
             ConfigurationError,
-            match=r"at 127\.0\.0\.1:1 offers no CPUs; start nodes with `equipoise cluster start --join",
+            match=(
+                r"at 127\.0\.0\.1:1 offers no CPUs; start nodes with `equipoise cluster start "
+                r"--join"
+            ),
         ):
             simulate.run(sites_given(settings("fedavg")), tmp_path / "run", cluster=ADDRESS)
         assert ray.shutdowns == 1
@@ -207,7 +215,10 @@ def test_a_cluster_without_cores_is_refused(tmp_path: Path) -> None:
 def test_nodes_with_small_stores_make_the_data_themselves(
     ray: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second has room for the data; of those without, the third has other data and the fourth none."""
+    """The second has room for the data.
+
+    Of those without, the third has other data and the fourth none.
+    """
     wanted = experiment(config(tmp_path, "scaffold"))
     other = federate(wanted.data, wanted.seed + 1)
 
@@ -245,8 +256,8 @@ def test_data_that_cannot_be_made_at_a_small_node_leave_it_out(
     ray.machines[1].store = MB
     run = simulate.run(wanted, tmp_path / "run", cluster=ADDRESS)
     assert (
-        "node 10.0.0.1:1 is left out: the data (1 MB) exceed half of its object store (1 MB) and cannot be made there"
-        in caplog.text
+        "node 10.0.0.1:1 is left out: the data (1 MB) exceed half of its object store (1 MB) and "
+        "cannot be made there" in caplog.text
     )
     assert told(run, "clients").keys() == {"10.0.0.1:2"}
 
@@ -384,7 +395,7 @@ def test_replies_come_in_the_order_of_the_requests_and_large_clients_are_asked_f
     assert travelled(ray) == [["c00"], ["c01"], ["c02"], ["c03"]]
     assert [call.process.machine.id for call in performed(ray)] == ["1", "2", "1", "2"]
     assert seen == [("client", number, 4) for number in (1, 2, 3, 4)]
-    assert monitor.by_place == {
+    assert monitor.by_location == {
         "clients@10.0.0.1:1": 2, "seconds@10.0.0.1:1": 1.0, "bytes@10.0.0.1:1": 20,
         "clients@10.0.0.1:2": 2, "seconds@10.0.0.1:2": 1.0, "bytes@10.0.0.1:2": 20,
     }  # fmt: skip
@@ -552,7 +563,9 @@ def test_a_cluster_is_that_of_this_machine_with_a_token_unless_one_says_otherwis
 def test_a_client_that_hangs_among_others_costs_one_deadline_and_nobody_else(
     ray: StandIn, opened: Any, tmp_path: Path
 ) -> None:
-    """Its group is asked again one by one long before: after 2 s and three times what such a group takes."""
+    """Its group is asked again one by one long before: after 2 s and three times what such a group
+    takes.
+    """
     cluster = opened(count=20)
 
     def script(call: Call) -> None:
@@ -656,8 +669,8 @@ def test_actors_that_never_get_ready_leave_their_node_out(
     with pytest.raises(ConfigurationError) as refused:
         opened()
     assert str(refused.value) == (
-        "no node of the cluster at 127.0.0.1:1 can do this work: node 10.0.0.1:2: its actors ended 3 times while starting; "
-        "node 10.0.0.1:1: its actors ended 3 times while starting"
+        "no node of the cluster at 127.0.0.1:1 can do this work: node 10.0.0.1:2: its actors ended "
+        "3 times while starting; node 10.0.0.1:1: its actors ended 3 times while starting"
     )
     assert (
         360 < ray.clock.now - began < 365
@@ -709,9 +722,9 @@ def test_without_any_node_it_waits_for_one(
 
     assert words(lost_for(ray, cluster, monitor, 59.0, joins)) == ALL
     assert (
-        monitor.by_place["lost@10.0.0.1:1"]
-        == monitor.by_place["lost@10.0.0.1:2"]
-        == monitor.by_place["joined@10.0.0.1:3"]
+        monitor.by_location["lost@10.0.0.1:1"]
+        == monitor.by_location["lost@10.0.0.1:2"]
+        == monitor.by_location["joined@10.0.0.1:3"]
         == 1
     )
     assert "no node is left; waiting 60 s for one" in caplog.text
@@ -752,7 +765,8 @@ def test_trees_without_room_are_said(ray: StandIn, opened: Any) -> None:
     with pytest.raises(RunError) as ended:
         cluster.exchange(asked(tree=Tree({"w": torch.ones(3 * MB // 4)})))
     assert str(ended.value).startswith(
-        "the object store of this node (100 MB) cannot hold 3 MB more; start its node with a larger --store, then `equipoise resume"
+        "the object store of this node (100 MB) cannot hold 3 MB more; start its node with a "
+        "larger --store, then `equipoise resume"
     )
 
 

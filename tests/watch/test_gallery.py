@@ -1,4 +1,4 @@
-"""The gallery of a folder: its members, their order and status, and their pages; without a server."""
+"""The gallery of a folder: its members, their order, status and pages; without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A run that trains in a process of its own, looked at in a real Chromium: the page follows without being loaded anew."""
+"""A run that trains in a process of its own, looked at in a real Chromium: the page follows without
+being loaded anew.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from equipoise.watch.serving import WatchServer
 from tests.helpers.browser import Browser
 
 ROUNDS = 6
-# Trains, and after every round waits until it may go on: so what the page shows of it does not depend on who is faster.
+# Trains, and after every round waits until it may continue: so what the page shows of it does not
+# depend on who is faster.
 TRAINING = f"""
 import sys, time
 from pathlib import Path
@@ -106,16 +109,19 @@ def test_the_page_follows_a_run_that_trains(
     assert browser.complaints() == []
     # What a reload, or a part that is swapped without care, would lose.
     browser.run(
-        "window.same = document.querySelector('.search'); same.value = '2'; same.dispatchEvent(new Event('input')); same.focus()"
+        "window.same = document.querySelector('.search'); same.value = '2'; same.dispatchEvent(new "
+        "Event('input')); same.focus()"
     )
     browser.run(
-        "document.querySelector('details').open = true; document.getElementById('cards').scrollIntoView()"
+        "document.querySelector('details').open = true; "
+        "document.getElementById('cards').scrollIntoView()"
     )
     top = "document.getElementById('cards').getBoundingClientRect().top"
     reading = browser.run(top)
     browser.run(
-        "window.blank = 0; new MutationObserver(() => { for (const i of document.querySelectorAll('.canvas')) if (!i.querySelector('.chart')) window.blank++ })"
-        ".observe(document.body, {childList: true, subtree: true})"
+        "window.blank = 0; new MutationObserver(() => { for (const i of "
+        "document.querySelectorAll('.canvas')) if (!i.querySelector('.chart')) window.blank++ "
+        "}).observe(document.body, {childList: true, subtree: true})"
     )
     drawn = "document.getElementById('figure-curves').querySelector('.chart').dataset.spots"
     pictures = browser.run(drawn)
@@ -138,7 +144,8 @@ def test_the_page_follows_a_run_that_trains(
         "document.querySelector('details').open"
     )
     assert browser.run(
-        "[...document.querySelectorAll('table.cards tbody tr:not(.hidden)')].map(row => row.dataset.client)"
+        "[...document.querySelectorAll('table.cards tbody tr:not(.hidden)')].map(row => "
+        "row.dataset.client)"
     ) == ["2"]
     assert abs(browser.run(top) - reading) < 3 and browser.complaints() == [], (
         "what was being read stays where it is"

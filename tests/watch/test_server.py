@@ -357,7 +357,7 @@ def test_looking_changes_nothing_of_a_run(tmp_path: Path):
         made_up_run(tmp_path / name, finished=finished)
 
     def files() -> dict[str, bytes]:
-        # SQLite's own working files are left beside a database that was read.
+        # SQLite's own working files are left next to a database that was read.
         return {
             str(p): p.read_bytes()
             for p in tmp_path.rglob("*")
@@ -432,7 +432,7 @@ def test_a_page_is_not_drawn_more_often_than_its_run_can_bear():
 
 
 def test_a_page_has_the_version_of_what_it_shows():
-    """The run may go on between the look and the drawing."""
+    """The run may continue between the reading and the drawing."""
     page = Page(lambda: State("1", "running", ""), lambda: (State("2", "running", ""), "page"))
     assert page.html() == "page" and page.state().version == "2"
 
@@ -445,7 +445,10 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path):
         "COLUMNS": "300",
     }
     # Tests that run in the background of a shell ignore SIGINT, and so would their children.
-    program = "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler); runpy.run_module('equipoise', run_name='__main__')"
+    program = (
+        "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "runpy.run_module('equipoise', run_name='__main__')"
+    )
     command = [sys.executable, "-c", program, "watch", str(run)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

@@ -1,4 +1,6 @@
-"""Seeded k-means: never worse than every partition tried, than scikit-learn, and the same for any seed that finds the best."""
+"""Seeded k-means: never worse than every partition tried, than scikit-learn, and the same for any
+seed that finds the best.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def gram_of(*vectors):
 
 
 def enumerated(gram, lower, upper):
-    """The minimiser by trying every way to hold weights at a bound and solving for the free ones."""
+    """The minimiser, from every choice of weights at a bound, solved for the free ones."""
     size, best, value = len(gram), None, np.inf
     for places in product(("low", "free", "high"), repeat=size):
         free = [i for i in range(size) if places[i] == "free"]

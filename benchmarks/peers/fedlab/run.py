@@ -17,7 +17,8 @@ from measure import Meter, arguments
 from networks import count_correct, network
 from workloads import Workload, cohorts, load, partition
 
-# FedLab imports torchvision for data sets that are not used here; there is no build of it for every torch.
+# FedLab imports torchvision for data sets that are not used here; there is no build of it for every
+# torch.
 for name in ("torchvision", "torchvision.transforms", "torchvision.datasets"):
     sys.modules[name] = ModuleType(name)
 sys.modules["torchvision"].transforms = sys.modules["torchvision.transforms"]

@@ -82,7 +82,8 @@ def main() -> None:
             evaluate_fn=after_round,
         )
 
-    # A Ray of its own: left alone it looks for one that was started before on this machine, and waits long for one that is gone.
+    # A Ray of its own: left alone it looks for one that was started before on this machine, and
+    # waits long for one that is gone.
     resources = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         "init_args": {"address": "local"},

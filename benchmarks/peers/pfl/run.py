@@ -1,4 +1,6 @@
-"""Apple's pfl as a contender: one single-threaded process per core, or one process with a thread per core."""
+"""Apple's pfl as a contender: one single-threaded process per core, or one process with a thread
+per core.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ CORES = os.cpu_count() or 1
 
 
 def start_others() -> list[subprocess.Popen[bytes]]:
-    """Starts this script again for every further core and tells each process its place in the group, as pfl documents."""
+    """Starts this script again for every further core and tells each process its place in the
+    group, as pfl documents.
+    """
     with socket.socket() as free:
         free.bind(("localhost", 0))
         # Only the first address is listened on; the others are counted.
@@ -74,7 +78,9 @@ def simulate(workload: Workload, options: Namespace, meter: Meter) -> float:
             return {"accuracy": Weighted(int((self.layers(x).argmax(1) == y).sum()), len(y))}
 
     class TrainingOnly(FederatedAveraging):
-        """pfl would measure every client before and after training in round 1, work no other contender does."""
+        """pfl would measure every client before and after training in round 1, work no other
+        contender does.
+        """
 
         def get_next_central_contexts(self, *args, **named):
             contexts, model, metrics = super().get_next_central_contexts(*args, **named)

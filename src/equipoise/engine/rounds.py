@@ -241,8 +241,8 @@ class Loop:
         if not record.round:
             check_finite(state, self.experiment.training, 0)
         else:  # what happened before round 1 belongs to it
-            record.seconds |= self.monitor.by_place
-            self.monitor.by_place.clear()
+            record.seconds |= self.monitor.by_location
+            self.monitor.by_location.clear()
         last = record.finish or (record.round == self.experiment.rounds and not self.finishes)
         state = commit(self.store, state, cohort, self.experiment.keep, last)
         if record.round and self.monitor.callbacks.on_round(record):

@@ -149,8 +149,8 @@ def fault(table: Any, classes: int, samples: int | None = None, bins: int = BINS
 def measures(table: ArrayLike) -> dict[str, float]:
     """Return the metrics of a histogram; NaN where one does not exist.
 
-    >>> found = measures(counted([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6], [0.5, 0.5]], [0, 1, 0, 1]))
-    >>> {name: round(value, 4) for name, value in found.items() if name != "calibration_error"}
+    >>> values = measures(counted([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6], [0.5, 0.5]], [0, 1, 0, 1]))
+    >>> {name: round(value, 4) for name, value in values.items() if name != "calibration_error"}
     {'auroc': 0.75, 'auprc': 0.8333, 'balanced_accuracy': 0.5, 'sensitivity_at_specificity': 0.5}
     """
     n = float64(table)

@@ -54,12 +54,12 @@ def aggregate(
 
     Example:
         >>> from equipoise.metrics.registry import find
-        >>> found = aggregate({"a": 0.8, "b": 0.6}, {"a": 0.7, "b": 0.7}, find("accuracy"))
-        >>> {name: round(value, 3) for name, value in found.values.items() if value == value}
+        >>> measures = aggregate({"a": 0.8, "b": 0.6}, {"a": 0.7, "b": 0.7}, find("accuracy"))
+        >>> {name: round(value, 3) for name, value in measures.values.items() if value == value}
         ... # doctest: +NORMALIZE_WHITESPACE
         {'average': 0.7, 'worst': 0.6, 'std': 0.1, 'best': 0.8, 'change': 0.0,
          'worst_change': -0.1, 'harmed': 0.5, 'p10_change': -0.08, 'p90_change': 0.08}
-        >>> found.reasons["cf"]
+        >>> measures.reasons["cf"]
         'collaborative fairness is undefined: all clients have the same value 0.7 in `alone`'
     """
     with warnings.catch_warnings(record=True) as caught:

@@ -24,7 +24,7 @@ from equipoise.runtime import client_evaluation
 from equipoise.runtime.isolation import preserve_global_state, time_limit
 from equipoise.runtime.messages import Job, Reply, Request, reply_file, round_of, state_name
 from equipoise.runtime.states import StateMissing, States
-from equipoise.storage.files import place
+from equipoise.storage.files import writable_path
 from equipoise.training.direct import DirectNetwork
 from equipoise.training.stack import Deferral, FitPlanned, PlannedFit, train_stacks
 from equipoise.tree import Tree
@@ -146,7 +146,7 @@ class ClientExecutor:
         )
         if request.large and self.disk is not None:
             reply.file = reply_file(request)
-            write(up, place(self.disk, reply.file))
+            write(up, writable_path(self.disk, reply.file))
             reply.up = None
         if client.state.changed and request.exchange:
             name = state_name(request.client, request.round, request.attempt, request.exchange)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.records import PerClient, Record, Saved, State, read, tensors_of, write
-from equipoise.storage.files import digest, in_subfolder, place
+from equipoise.storage.files import digest, in_subfolder, writable_path
 from equipoise.storage.store import RoundRecord, Store
 from equipoise.tree import Tree
 
@@ -41,7 +41,7 @@ def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[],
             file = in_subfolder(
                 own, f"perclient-{stem}-{own}-r{record.round}a{record.attempt}.safetensors"
             )
-            write(Record(value=value), place(store.files, file))
+            write(Record(value=value), writable_path(store.files, file))
             record.files.append(
                 ("perclient", f"{path}\x1f{client}", file, digest(store.files / file))
             )
@@ -92,13 +92,13 @@ def foreign_tensor(store: Store, initial: Callable[[str], Tree]) -> str | None:
         if file.kept_at != "server":
             continue
         for where, tree in tensors_of(read(file.path, lazy=False)):
-            wrong = _misfit(tree, initial) if isinstance(tree, Tree) else None
+            wrong = _mismatch(tree, initial) if isinstance(tree, Tree) else None
             if wrong is not None:
                 return f"{file.path.name}: {where} {wrong}"
     return None
 
 
-def _misfit(tree: Tree, initial: Callable[[str], Tree]) -> str | None:
+def _mismatch(tree: Tree, initial: Callable[[str], Tree]) -> str | None:
     try:
         template = initial(tree.model)
     except KeyError:
@@ -106,14 +106,15 @@ def _misfit(tree: Tree, initial: Callable[[str], Tree]) -> str | None:
     for name in tree:
         if name not in template:
             continue
-        found, expected = tree[name], template[name]
+        tensor = tree[name]
+        expected = template[name]
         if (
-            found.is_floating_point() != expected.is_floating_point()
-            or found.shape != expected.shape
+            tensor.is_floating_point() != expected.is_floating_point()
+            or tensor.shape != expected.shape
         ):
             return (
-                f"holds {name} as {found.dtype} of shape {tuple(found.shape)}, where its model has "
-                f"{expected.dtype} of shape {tuple(expected.shape)}"
+                f"holds {name} as {tensor.dtype} of shape {tuple(tensor.shape)}, where its model "
+                f"has {expected.dtype} of shape {tuple(expected.shape)}"
             )
     return None
 

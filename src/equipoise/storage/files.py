@@ -98,7 +98,7 @@ def in_subfolder(owner: str, name: str) -> str:
     return f"{owner[:2]}/{name}"
 
 
-def place(files: Path, name: str) -> Path:
+def writable_path(files: Path, name: str) -> Path:
     """Return the path at which a file is written, after creating its sub-folder."""
     path = files / name
     if path.parent != files:
@@ -165,20 +165,20 @@ def _subfolders(files: Path) -> list[Path]:
 def _check_entry(path: Path, single: bool) -> None:
     """Refuse a link or a special file; if `single`, also a file that has another name elsewhere."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:  # of another process, and gone by now
         return
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         raise RunError(
             f"{path} is a symbolic link, which Equipoise does not follow inside a run; "
             "put the file or folder itself there"
         )
-    kind = special_kind(found)
+    kind = special_kind(status)
     if kind is not None:
         raise RunError(f"{path} is {kind}, which no run has; expected a regular file: remove it")
-    if single and stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+    if single and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
         raise RunError(
-            f"{path} is a hard link: it has {found.st_nlink} names, and writing here would change "
+            f"{path} is a hard link: it has {status.st_nlink} names, and writing here would change "
             "the file under the others, too; copy the folder (`cp -r`) and use the copy"
         )
 
@@ -207,13 +207,13 @@ def check_output(path: Path) -> None:
         RunError: If the path is a symbolic link, a hard link, a pipe, a socket or a device.
     """
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:  # nothing is there yet, or whoever opens it says why it cannot be opened
         return
-    kind = special_kind(found)
-    if stat.S_ISLNK(found.st_mode):
+    kind = special_kind(status)
+    if stat.S_ISLNK(status.st_mode):
         kind = "a symbolic link"
-    elif stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+    elif stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
         kind = "a hard link (a file that has another name, too)"
     if kind is not None:
         raise RunError(
@@ -252,11 +252,11 @@ def file_flaw(path: Path, size: int, known: str) -> str | None:
     from equipoise.records import check_form, read
 
     try:
-        found = os.lstat(path)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode):
             return "is not a file"
-        if found.st_size != size:
-            return "is cut off" if found.st_size < size else "is longer than it was written"
+        if status.st_size != size:
+            return "is cut off" if status.st_size < size else "is longer than it was written"
         # Small files are read once, since there may be very many.
         data = _whole(path) if size <= READ_WHOLE else None
         if known and (digest(path) if data is None else digest_of(data)) != known:

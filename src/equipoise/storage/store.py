@@ -242,8 +242,10 @@ class Store:
 
     def facts(self, keys: Collection[str]) -> dict[str, Any]:
         """Return the known facts about the run with some keys, in one query."""
-        places = ", ".join("?" * len(keys))
-        rows = self.tuples(f"select key, value as text from meta where key in ({places})", keys)
+        placeholders = ", ".join("?" * len(keys))
+        rows = self.tuples(
+            f"select key, value as text from meta where key in ({placeholders})", keys
+        )
         return {key: parsed(text, self.folder) for key, text in rows}
 
     def resume_command(self, options: str = "") -> str:
@@ -388,8 +390,8 @@ class Store:
 
     def _insert_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
-            places = ", ".join("?" * len(rows[0]))
-            self.db.executemany(f"insert into {table} values ({places})", rows)
+            placeholders = ", ".join("?" * len(rows[0]))
+            self.db.executemany(f"insert into {table} values ({placeholders})", rows)
 
     def _delete_final_values(self, clients: Iterable[str]) -> None:
         """Delete the final values of clients that have new ones after they had missed the end."""

@@ -319,15 +319,15 @@ def _check_printed(path: Path, file: StudyFile, rows: tuple[Row, ...]) -> None:
             raise _unknown(path, "printed", "condition", condition, file.conditions)
         for measure, numbers in columns.items():
             if measure not in file.measures:
-                place = f"printed.{condition}"
-                raise _unknown(path, place, "measure", measure, file.measures)
+                key = f"printed.{condition}"
+                raise _unknown(path, key, "measure", measure, file.measures)
             for row, number in numbers.items():
-                place = f"printed.{condition}.{measure}"
+                key = f"printed.{condition}.{measure}"
                 if row not in names:
-                    raise _unknown(path, place, "row", row, names)
+                    raise _unknown(path, key, "row", row, names)
                 if not _is_printed(number):
                     raise ConfigurationError(
-                        f"{path}: {place}.{row}: expected a number or [mean, deviation], "
+                        f"{path}: {key}.{row}: expected a number or [mean, deviation], "
                         f"got {quoted(number)}"
                     )
 
@@ -396,11 +396,11 @@ def _claims(
     return tuple(claims), sayings
 
 
-def _unknown(path: Path, place: str, kind: str, name: str, known: Any) -> ConfigurationError:
+def _unknown(path: Path, key: str, kind: str, name: str, known: Any) -> ConfigurationError:
     names = list(known)
     match = closest(name, names)
     hint = f"did you mean {match!r}?" if match else f"the study has {', '.join(names)}"
-    return ConfigurationError(f"{path}: {place}: unknown {kind} {quoted(name)}; {hint}")
+    return ConfigurationError(f"{path}: {key}: unknown {kind} {quoted(name)}; {hint}")
 
 
 def _explain(path: Path, error: ValidationError) -> str:

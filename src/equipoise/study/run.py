@@ -42,7 +42,7 @@ class StudyOutcome:
 
 
 def results_path(study: Study, scale: str) -> Path:
-    """Return where the results of a study lie: in `results` beside its file."""
+    """Return the file of the results of a study, in the folder `results` next to its file."""
     return study.path.parent / "results" / f"{study.name}.{scale}.jsonl"
 
 

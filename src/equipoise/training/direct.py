@@ -188,7 +188,7 @@ def inputs_of_layers(x: Tensor, parameters: list[Tensor]) -> list[Tensor]:
     return values
 
 
-# Networks are built once per process and lent to many fits.
+# Networks are built once per process and serve many fits.
 _networks: WeakKeyDictionary[Model, DirectNetwork | None] = WeakKeyDictionary()
 
 

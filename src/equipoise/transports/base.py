@@ -12,7 +12,7 @@ from equipoise.callbacks import CallbackList, ClientProgress
 from equipoise.data.roster import Roster
 from equipoise.records import read, write
 from equipoise.runtime.messages import Job, Reply, Request, reply_file, state_file, state_name
-from equipoise.storage.files import place
+from equipoise.storage.files import writable_path
 
 
 class ClientError(RuntimeError):
@@ -29,15 +29,15 @@ class Monitor:
 
     callbacks: CallbackList = field(default_factory=CallbackList)
     interrupted: Callable[[], bool] = lambda: False
-    # Events by place, such as "clients@NODE"; the record of the round takes them.
-    by_place: Counter[str] = field(default_factory=Counter)
+    # Events by location, such as "clients@NODE"; the record of the round takes them.
+    by_location: Counter[str] = field(default_factory=Counter)
 
     def on_clients(self, step: str, done: int, total: int) -> None:
         """Report that so many clients of an exchange have answered."""
         if not self.callbacks.callbacks:
             return
         by_node = {}
-        for event, count in self.by_place.items():
+        for event, count in self.by_location.items():
             kind, _, node = event.partition("@")
             if kind == "clients":
                 by_node[node] = float(count)
@@ -100,7 +100,7 @@ def put_to_file(reply: Reply, request: Request, files: Path) -> Reply:
     if not request.large or reply.up is None or reply.file is not None:
         return reply
     name = reply_file(request)
-    write(reply.up, place(files, name))
+    write(reply.up, writable_path(files, name))
     return with_file(replace(reply, file=name), files)
 
 

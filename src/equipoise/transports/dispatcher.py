@@ -35,18 +35,18 @@ class _Exchange:
     shared: dict[int, str]  # see `wire.shared_trees`
     trees: dict[str, Tree]
     parcel: Any = None  # the shared trees as lanes are sent them
-    # Largest first, by the place that alone may take them; None: any lane.
+    # Largest first, by the location that alone may take them; None: any lane.
     waiting: dict[str | None, deque[int]] = field(default_factory=dict)
-    absent: dict[str, float] = field(default_factory=dict)  # place without a lane -> since when
+    absent: dict[str, float] = field(default_factory=dict)  # location without a lane -> since when
     alone: set[int] = field(default_factory=set)  # were sent before, so they travel alone
     duplicated: set[int] = field(default_factory=set)
     losses: dict[int, list[str]] = field(default_factory=dict)  # number -> where it lost a lane
     replies: dict[int, Reply] = field(default_factory=dict)
     slowest: float = 0.0  # seconds of one request
 
-    def queues(self, place: str) -> Iterable[deque[int]]:
+    def queues(self, location: str) -> Iterable[deque[int]]:
         """Yield the queues from which a lane may take requests, its own first."""
-        return [queue for queue in (self.waiting.get(place), self.waiting.get(None)) if queue]
+        return [queue for queue in (self.waiting.get(location), self.waiting.get(None)) if queue]
 
     def missing(self, numbers: Iterable[int]) -> list[int]:
         return [number for number in numbers if number not in self.replies]
@@ -107,8 +107,8 @@ class Dispatcher:
         self._exchange = exchange = _Exchange(number, list(requests), weights, shared, trees)
         # Large clients first, so that the last ones to finish are small.
         for position in sorted(range(len(requests)), key=lambda position: -weights[position]):
-            place = self.group.place_for(requests[position])
-            exchange.waiting.setdefault(place, deque()).append(position)
+            location = self.group.location_for(requests[position])
+            exchange.waiting.setdefault(location, deque()).append(position)
         exchange.parcel = self.group.begin(exchange)
         return exchange
 
@@ -127,7 +127,7 @@ class Dispatcher:
             self._send_twice([lane for lane in ready if not lane.outstanding])
 
     def _feed(self, lane: Lane) -> None:
-        for queue in self._exchange.queues(lane.place):
+        for queue in self._exchange.queues(lane.location):
             self._send(lane, self.group.take(queue, self._exchange))
             return
 
@@ -146,7 +146,7 @@ class Dispatcher:
         for lane in self.group.lanes:
             for batch in lane.outstanding:
                 if free and self._is_slow(batch):
-                    self._duplicate(batch, lane.place, free)
+                    self._duplicate(batch, lane.location, free)
 
     def _is_slow(self, batch: Batch) -> bool:
         assert self.group.patience is not None
@@ -155,8 +155,8 @@ class Dispatcher:
         current = batch.exchange == self._exchange.number and not batch.duplicated
         return current and self.clock() - batch.began > allowed
 
-    def _duplicate(self, batch: Batch, place: str, free: list[Lane]) -> None:
-        """Send the unanswered requests of a batch to other lanes, if possible of another place.
+    def _duplicate(self, batch: Batch, location: str, free: list[Lane]) -> None:
+        """Send the unanswered requests of a batch to other lanes, if possible at another location.
 
         One of the requests may hang, so each travels alone from now on and has its own deadline.
         """
@@ -171,13 +171,13 @@ class Dispatcher:
             return
         exchange.alone.update(missing)
         exchange.duplicated.update(missing)
-        other = next((lane for lane in free if lane.place != place), free[0])
+        other = next((lane for lane in free if lane.location != location), free[0])
         free.remove(other)
         self._put_back(missing[1:])
         self._send(other, missing[:1])
 
     def _any_lane(self, number: int) -> bool:
-        return self.group.place_for(self._exchange.requests[number]) is None
+        return self.group.location_for(self._exchange.requests[number]) is None
 
     # Receiving.
 
@@ -202,7 +202,7 @@ class Dispatcher:
             lane.outstanding[0].began = self.clock()  # the next in its queue begins now
         if isinstance(event, Failed):
             lane.trees_of = 0
-            self._send_again(batch, lane.place if event.blamed else None, event.cause)
+            self._send_again(batch, lane.location if event.blamed else None, event.cause)
         elif batch.exchange == self._exchange.number:
             self._accept(lane, batch, event)
 
@@ -233,7 +233,7 @@ class Dispatcher:
             return
         self.group.replace(lane, cause, hung=False)
         self._known.discard(lane)
-        self._send_again_all(lane, lane.place, cause)
+        self._send_again_all(lane, lane.location, cause)
 
     def _notice_departures(self) -> None:
         """Send the requests of lanes again that the group has removed by itself."""
@@ -263,15 +263,15 @@ class Dispatcher:
             self._settle(number, timed_out_reply(request, deadline, self.files))
 
     def _end_absent(self, deadline: float) -> None:
-        """Exclude the clients of a place that has had no lane for as long as the deadline."""
+        """Exclude the clients of a location that has had no lane for as long as the deadline."""
         exchange, now = self._exchange, self.clock()
-        bound = [place for place in exchange.waiting if place is not None]
-        present = {lane.place for lane in self.group.lanes} if bound else set()
-        for place in bound:
-            if place in present:
-                exchange.absent.pop(place, None)
-            elif now - exchange.absent.setdefault(place, now) > deadline:
-                queue = exchange.waiting[place]
+        bound = [location for location in exchange.waiting if location is not None]
+        present = {lane.location for lane in self.group.lanes} if bound else set()
+        for location in bound:
+            if location in present:
+                exchange.absent.pop(location, None)
+            elif now - exchange.absent.setdefault(location, now) > deadline:
+                queue = exchange.waiting[location]
                 while queue:
                     self._time_out(queue.popleft(), deadline)
 
@@ -295,9 +295,9 @@ class Dispatcher:
                 self._blame(number, blamed, cause)
         self._put_back([number for number in missing if not self._is_on_its_way(number)])
 
-    def _blame(self, number: int, place: str, cause: str) -> None:
+    def _blame(self, number: int, location: str, cause: str) -> None:
         losses = self._exchange.losses.setdefault(number, [])
-        losses.append(place)
+        losses.append(location)
         if len(losses) >= TRIES:
             losses[:] = self.group.blamed(losses)
         if len(losses) >= TRIES:
@@ -310,8 +310,8 @@ class Dispatcher:
     def _put_back(self, numbers: list[int]) -> None:
         """Let requests be the next to be sent, in their order."""
         for number in reversed(numbers):
-            place = self.group.place_for(self._exchange.requests[number])
-            queue = self._exchange.waiting.setdefault(place, deque())
+            location = self.group.location_for(self._exchange.requests[number])
+            queue = self._exchange.waiting.setdefault(location, deque())
             if number not in queue:
                 queue.appendleft(number)
 

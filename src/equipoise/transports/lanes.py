@@ -33,9 +33,9 @@ class Batch:
 class Lane(ABC):
     """One executor of requests, with the batches that it was sent and has not answered."""
 
-    # Where it runs. A request that is bound to a place is sent to a lane there, and losses are
-    # counted by place.
-    place: str
+    # Where it runs. A request that is bound to a location is sent to a lane there, and losses are
+    # counted by location.
+    location: str
     ready: bool = False  # whether it may be sent requests
     outstanding: deque[Batch] = field(default_factory=deque)
     trees_of: int = 0  # the exchange whose shared trees it has
@@ -125,8 +125,8 @@ class LaneGroup(Protocol):
         """The present lanes. The requests of one that has left are not blamed for its end."""
         ...
 
-    def place_for(self, request: Request) -> str | None:
-        """Return the only place where a request can be executed; None if every lane may take it."""
+    def location_for(self, request: Request) -> str | None:
+        """Return the only location that can execute a request; None if every lane may take it."""
         ...
 
     def begin(self, exchange: Exchange) -> Any:
@@ -152,8 +152,8 @@ class LaneGroup(Protocol):
         """End a lane that is lost or hangs, and start another in its place where that can help."""
         ...
 
-    def blamed(self, places: list[str]) -> list[str]:
-        """Return the places that count against a request, of those at which it lost its lane."""
+    def blamed(self, locations: list[str]) -> list[str]:
+        """Return the locations that count against a request, of those at which it lost its lane."""
         ...
 
 

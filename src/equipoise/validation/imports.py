@@ -98,12 +98,12 @@ class Imports:
             self.everything or other.everything,
         )
 
-    def check(self, name: str, what: str) -> None:
+    def check(self, name: str, kind: str) -> None:
         """Check that a name may be imported; nothing is imported here.
 
         Args:
             name: "package.module:attribute".
-            what: The kind of thing, for messages.
+            kind: The kind of thing, for messages.
 
         Raises:
             UnknownName: If it cannot be the name of code.
@@ -112,7 +112,7 @@ class Imports:
         module, _, attribute = name.partition(":")
         if not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
             raise UnknownName(
-                f"unknown {what} {quoted(name)}: expected a name of ours, "
+                f"unknown {kind} {quoted(name)}: expected a name of ours, "
                 "or package.module:name for one of yours"
             )
         if not self._is_own(name) and not self._allows(module):
@@ -124,43 +124,44 @@ class Imports:
             )
 
     def load(
-        self, name: str, what: str, base: type, makes: str = "", instance: bool = False
+        self, name: str, kind: str, base: type, makes: str = "", instance: bool = False
     ) -> Any:
-        """Import what a name stands for.
+        """Import the object that a name stands for.
 
         Args:
             name: "package.module:attribute".
-            what: the kind of thing, for error messages.
-            base: a subclass of it is accepted.
-            makes: what a function has to return to be accepted too; empty: no function is.
-            instance: accept an instance of `base` in place of a subclass.
+            kind: The kind of thing, for messages.
+            base: A class; its subclasses are accepted.
+            makes: The type that an accepted function returns; empty if no function is accepted.
+            instance: Accept an instance of `base` instead of a subclass.
 
         Returns:
             The class, instance or function.
 
         Raises:
-            UnknownName: there is no such module or attribute, or it is something else.
-            NotAllowed: a file named it, and its package was not allowed.
+            UnknownName: If there is no such module or attribute, or it is something else.
+            NotAllowed: If a file named it, and its package was not allowed.
         """
-        self.check(name, what)
+        self.check(name, kind)
 
-        def fits(one: Any) -> bool:
-            return _is_kind(one, base, instance) or bool(makes and inspect.isroutine(one))
+        def fits(candidate: Any) -> bool:
+            if makes and inspect.isroutine(candidate):
+                return True
+            return _is_kind(candidate, base, instance)
 
-        found = _imported(name, what, fits)
-        if not fits(found):
-            raise UnknownName(
-                f"{what} {name!r} is {quoted(found)}; expected {_expected(base, makes, instance)}"
-            )
+        imported = _imported(name, kind, fits)
+        if not fits(imported):
+            expected = _expected(base, makes, instance)
+            raise UnknownName(f"{kind} {name!r} is {quoted(imported)}; expected {expected}")
         # A class or an object has the expected type, whoever wrote it. A function could be
         # anything that the module has imported.
-        module = getattr(found, "__module__", None)
-        if inspect.isroutine(found) and not self._is_own(name) and not self._allows(str(module)):
+        module = getattr(imported, "__module__", None)
+        if inspect.isroutine(imported) and not self._is_own(name) and not self._allows(str(module)):
             raise NotAllowed(
-                f"{what} {name!r} is a function of {module!r}, which was not allowed; "
+                f"{kind} {name!r} is a function of {module!r}, which was not allowed; "
                 "a file may only name functions that are defined in an allowed package"
             )
-        return found
+        return imported
 
     def plain(self) -> dict[str, Any]:
         """Return the permission as plain data, for the job of another process."""
@@ -256,12 +257,12 @@ def named(value: Any) -> frozenset[str]:
     return frozenset().union(*map(named, value))
 
 
-def _imported(name: str, what: str, fits: Callable[[Any], bool]) -> Any:
+def _imported(name: str, kind: str, fits: Callable[[Any], bool]) -> Any:
     """Import a module and return its attribute.
 
     Args:
         name: "package.module:attribute".
-        what: The kind of thing, for messages.
+        kind: The kind of thing, for messages.
         fits: Returns True for things that are offered in place of an unknown name.
     """
     module_name, _, attribute = name.partition(":")
@@ -269,21 +270,21 @@ def _imported(name: str, what: str, fits: Callable[[Any], bool]) -> Any:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise UnknownName(
-            f"unknown {what} {name!r}: cannot import {module_name!r} ({error}); "
+            f"unknown {kind} {name!r}: cannot import {module_name!r} ({error}); "
             f"{_import_advice(module_name)}"
         ) from error
-    found: Any = module
+    member: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            known = [key for key, one in vars(module).items() if fits(one)]
+        if not hasattr(member, part):
+            known = [key for key, candidate in vars(module).items() if fits(candidate)]
             raise nearest(f"name in {module_name}", attribute, known)
-        found = getattr(found, part)
-        if isinstance(found, ModuleType):
+        member = getattr(member, part)
+        if isinstance(member, ModuleType):
             raise UnknownName(
-                f"{what} {name!r} leads through the module {found.__name__!r}; "
+                f"{kind} {name!r} leads through the module {member.__name__!r}; "
                 "name that module before the colon"
             )
-    return found
+    return member
 
 
 def _import_advice(module: str) -> str:
@@ -294,10 +295,10 @@ def _import_advice(module: str) -> str:
     return "install its package, or add its folder to PYTHONPATH in the environment"
 
 
-def _is_kind(found: Any, base: type, instance: bool) -> bool:
+def _is_kind(candidate: Any, base: type, instance: bool) -> bool:
     if instance:
-        return isinstance(found, base)
-    return isinstance(found, type) and issubclass(found, base)
+        return isinstance(candidate, base)
+    return isinstance(candidate, type) and issubclass(candidate, base)
 
 
 def _expected(base: type, makes: str, instance: bool) -> str:

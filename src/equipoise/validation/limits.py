@@ -26,11 +26,16 @@ def limit(name: str) -> int:
     return int(text)
 
 
-def check_limit(name: str, size: int, what: str) -> None:
+def check_limit(name: str, size: int, items: str) -> None:
     """Refuse a size beyond a limit.
 
+    Args:
+        name: The environment variable that raises the limit.
+        size: The number of items.
+        items: The items, for the message.
+
     Raises:
-        LimitExceeded: If it is; the sentence says how to raise the limit.
+        LimitExceeded: If the size is beyond the limit; the message says how to raise it.
 
     >>> check_limit(LAYERS, 200_000, "hidden layers")
     Traceback (most recent call last):
@@ -40,7 +45,7 @@ if they are intended, raise the limit with the environment variable EQUIPOISE_MA
     most = limit(name)
     if size > most:
         raise LimitExceeded(
-            f"expected at most {most:,} {what}, got {size:,}; "
+            f"expected at most {most:,} {items}, got {size:,}; "
             f"if they are intended, raise the limit with the environment variable {name}"
         )
 
@@ -70,14 +75,18 @@ def memory() -> int:
         return 2**63
 
 
-def check_memory(size: int, what: str) -> None:
-    """Refuse data of so many bytes if they exceed the memory of this machine.
+def check_memory(size: int, subject: str) -> None:
+    """Refuse data that exceed the memory of this machine.
+
+    Args:
+        size: The number of bytes.
+        subject: The data, for the message.
 
     Raises:
-        ValueError: If they do.
+        ValueError: If the data exceed the memory.
     """
     if size > memory():
         raise ValueError(
-            f"{what} would take {size / 2**30:,.1f} GB, more than the memory of this machine "
+            f"{subject} would take {size / 2**30:,.1f} GB, more than the memory of this machine "
             f"({memory() / 2**30:,.1f} GB); use a smaller one"
         )

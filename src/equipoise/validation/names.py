@@ -16,12 +16,12 @@ class UnknownName(ValueError):
     """An unknown name; the message offers the nearest known one."""
 
 
-def checked_name(name: str, what: str) -> str:
+def checked_name(name: str, kind: str) -> str:
     """Check that a name can stand in a table, a figure and the name of a file.
 
     Args:
         name: The name of a client or a label.
-        what: The kind of name, for the message.
+        kind: The kind of name, for the message.
 
     Returns:
         The name.
@@ -39,17 +39,17 @@ def checked_name(name: str, what: str) -> str:
         return name
     reason = " (it is not UTF-8)" if is_text and not is_unicode(name) else ""
     raise ValueError(
-        f"{what} {quoted(name)}: expected 1 to {LONGEST} printable characters without / "
+        f"{kind} {quoted(name)}: expected 1 to {LONGEST} printable characters without / "
         f"and outer spaces{reason}; rename it"
     )
 
 
-def checked_file_name(name: str, what: str) -> str:
+def checked_file_name(name: str, kind: str) -> str:
     """Check that a name is also safe as the name of a file or folder on every system.
 
     Args:
         name: The name of a site, which others may have chosen.
-        what: The kind of name, for the message.
+        kind: The kind of name, for the message.
 
     Returns:
         The name.
@@ -62,11 +62,11 @@ def checked_file_name(name: str, what: str) -> str:
         Traceback (most recent call last):
         ValueError: the site '..': expected a name that is safe as the name of a file: ...
     """
-    checked_name(name, what)
+    checked_name(name, kind)
     if name[0] in ".-" or name[-1] == "." or _UNSAFE_IN_FILES.intersection(name):
         unsafe = " ".join(sorted(_UNSAFE_IN_FILES))
         raise ValueError(
-            f"{what} {quoted(name)}: expected a name that is safe as the name of a file: no . or - "
+            f"{kind} {quoted(name)}: expected a name that is safe as the name of a file: no . or - "
             f"at its beginning, no . at its end, and none of {unsafe}; rename it"
         )
     return name

@@ -163,10 +163,10 @@ def import_name(thing: Any) -> str | None:
     path = thing.name if function is not None else getattr(thing, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(path, str) or module == "__main__":
         return None
-    found: Any = sys.modules.get(module)
+    imported: Any = sys.modules.get(module)
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return f"{module}:{path}" if found is thing else None
+        imported = getattr(imported, part, None)
+    return f"{module}:{path}" if imported is thing else None
 
 
 def plain_function(function: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationInfo, field_validator
@@ -31,15 +31,27 @@ def check_numbers(value: Any, hint: Any) -> None:
     kinds = _kinds(hint)
     if bool in kinds or not kinds & {int, float}:
         return
-    values = list(value.values()) if isinstance(value, Mapping) else value
-    for one in values if isinstance(values, (list, tuple)) else [values]:
-        if isinstance(one, bool):
-            raise ValueError(f"expected a number, got {str(one).lower()}; write the number itself")
-        if isinstance(one, str) and "_" in one and str not in kinds:
-            raise ValueError(f"expected a number, got {quoted(one)}; write it without _")
+    for number in _elements(value):
+        if isinstance(number, bool):
+            raise ValueError(
+                f"expected a number, got {str(number).lower()}; write the number itself"
+            )
+        if isinstance(number, str) and "_" in number and str not in kinds:
+            raise ValueError(f"expected a number, got {quoted(number)}; write it without _")
+
+
+def _elements(value: Any) -> Sequence[Any]:
+    """Return the values of a mapping, the elements of a sequence, or the value itself."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, (list, tuple)):
+        return value
+    return [value]
 
 
 def _kinds(hint: Any) -> set[Any]:
-    """The types of which a type hint is made."""
-    parts = [part for one in get_args(hint) for part in _kinds(one)]
-    return {hint, *parts} if isinstance(hint, type) else set(parts)
+    """Return the types of which a type hint is made."""
+    kinds: set[Any] = {hint} if isinstance(hint, type) else set()
+    for argument in get_args(hint):
+        kinds |= _kinds(argument)
+    return kinds

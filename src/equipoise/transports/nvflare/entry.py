@@ -1,4 +1,4 @@
-"""Entries of the runs at a server: what the supervisor knows about each, beside its store.
+"""Entries of the runs at a server: the state of each that its store does not have.
 
 The entry of a run is `RUN.json` next to the folder of the run. The controller of a job and the
 supervisor both change it, each under a lock and in one piece.

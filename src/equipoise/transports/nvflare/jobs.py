@@ -195,11 +195,11 @@ class Desk:
         """
         with tempfile.TemporaryDirectory(prefix="equipoise-") as temporary:
             location = Path(self._downloaded(job, temporary))
-            found = next(location.rglob(f"{DELIVERED}/{DATABASE}"), None)
+            database = next(location.rglob(f"{DELIVERED}/{DATABASE}"), None)
             outcome_file = next(location.rglob(OUTCOME), None)
             outcome = None if outcome_file is None else Outcome.read(outcome_file.parent)
-            if found is not None:
-                _replace(found.parent, out)
+            if database is not None:
+                _replace(database.parent, out)
         if outcome is None:
             raise ConfigurationError(
                 f"the server has no result of job {job}; ask its operator for the log of the job"

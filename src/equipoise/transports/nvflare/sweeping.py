@@ -14,29 +14,29 @@ LEAST_AGE = 3600.0  # seconds without a change after which a folder may be remov
 _JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def sweep_jobs(kit: Kit, kept: int = KEPT_JOBS, age: float = LEAST_AGE) -> int:
+def sweep_jobs(kit: Kit, keep: int = KEPT_JOBS, age: float = LEAST_AGE) -> int:
     """Remove the folders of old jobs; return their number.
 
     Args:
         kit: The kit of a server or a site.
-        kept: The number of newest jobs whose folders stay.
+        keep: The number of newest jobs whose folders stay.
         age: Seconds without a change after which a folder may be removed.
     """
     count = 0
     # Each site and the server have a folder per job; the server also stores jobs.
     for folder in (kit.startup, kit.startup / "jobs"):
-        count += _swept(folder, kept, time.time() - age)
+        count += _swept(folder, keep, time.time() - age)
     return count
 
 
-def _swept(folder: Path, kept: int, before: float) -> int:
+def _swept(folder: Path, keep: int, before: float) -> int:
     if not folder.is_dir():
         return 0
     changed = {}
     for path in folder.iterdir():
         if _JOB.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             changed[path] = _last_change(path)
-    old = sorted(changed, key=lambda path: changed[path], reverse=True)[kept:]
+    old = sorted(changed, key=lambda path: changed[path], reverse=True)[keep:]
     removed = [path for path in old if changed[path] < before]
     for path in removed:
         shutil.rmtree(path, ignore_errors=True)

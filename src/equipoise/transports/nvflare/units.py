@@ -57,8 +57,8 @@ def unit(kit: Kit, options: Sequence[str] = ()) -> str:
 
 def _program() -> list[str]:
     """Return the command `equipoise` of this installation, with its whole path."""
-    beside = Path(sys.executable).with_name("equipoise")
-    if beside.exists():
-        return [str(beside)]
-    found = shutil.which("equipoise")
-    return [found] if found else [sys.executable, "-m", "equipoise"]
+    next_to_python = Path(sys.executable).with_name("equipoise")
+    if next_to_python.exists():
+        return [str(next_to_python)]
+    on_path = shutil.which("equipoise")
+    return [on_path] if on_path else [sys.executable, "-m", "equipoise"]

@@ -235,7 +235,7 @@ class ActorPool:
             self.drop(lane)
 
     def _event(self, kind: str, node: Node, sentence: str) -> None:
-        self.monitor.by_place[f"{kind}@{node.name}"] += 1
+        self.monitor.by_location[f"{kind}@{node.name}"] += 1
         log.warning("node %s %s", node.name, sentence)
 
     def _check_head(self) -> None:

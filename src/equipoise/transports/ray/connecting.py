@@ -48,8 +48,8 @@ def address_of(name: str) -> str:
 def _address_of_ray() -> str:
     """Return the cluster that Ray started last; empty if another user may have written that."""
     file = Path("/tmp/ray/ray_current_cluster")
-    found = file.lstat()
-    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.getuid()):
+    status = file.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.getuid()):
         return ""
     return file.read_text().strip()
 

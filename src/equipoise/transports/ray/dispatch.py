@@ -44,7 +44,7 @@ class ActorLanes:
             ray: The module, connected.
             actors: The actors.
             files: The run's folder of files.
-            monitor: Receives events by place, and says when to stop.
+            monitor: Receives events by location, and says when to stop.
             store: Bytes of this node's object store.
         """
         self.ray = ray
@@ -66,7 +66,7 @@ class ActorLanes:
         """The number of actors that execute requests, at least 1."""
         return max(1, sum(lane.ready for lane in self.lanes))
 
-    def place_for(self, request: Request) -> None:
+    def location_for(self, request: Request) -> None:
         """Return None: every actor can execute every request."""
         return
 
@@ -168,14 +168,14 @@ class ActorLanes:
         state_bytes = reply.state.bytes if reply.state else 0
         self.largest = max(self.largest, reply.bytes, state_bytes)
         node = lane.node.name
-        self.monitor.by_place.update(
+        self.monitor.by_location.update(
             {
                 f"clients@{node}": 1,
                 f"seconds@{node}": reply.seconds,
                 f"bytes@{node}": reply.bytes,
             }
         )
-        return self.states.kept(put_to_file(reply, request, self.files), state, reference)
+        return self.states.save_state(put_to_file(reply, request, self.files), state, reference)
 
     # Losses.
 
@@ -187,11 +187,11 @@ class ActorLanes:
         log.warning("an actor on node %s is lost: %s", lane.node.name, reason)
         self.actors.look()
 
-    def blamed(self, places: list[str]) -> list[str]:
+    def blamed(self, locations: list[str]) -> list[str]:
         """Return the nodes among some that are alive, and so not the cause of a loss."""
         time.sleep(LOOK)  # the death of a node is known a little later
         living = self.actors.living()
-        return [place for place in places if place in living]
+        return [location for location in locations if location in living]
 
     def _await_node(self) -> None:
         began = time.monotonic()

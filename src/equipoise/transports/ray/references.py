@@ -46,7 +46,7 @@ class References:
         self.held.move_to_end(name)
         return self.held[name][0]
 
-    def kept(self, reply: Reply, state: Any, reference: Any) -> Reply:
+    def save_state(self, reply: Reply, state: Any, reference: Any) -> Reply:
         """Write the state of a reply to the run's files; return the reply, or why it failed."""
         if reply.state is None:
             return reply

@@ -90,7 +90,7 @@ class WorkerLanes:
             "", process=process, sender=sender, receiver=receiver, began=self.clock(), starts=starts
         )
 
-    def place_for(self, request: Request) -> None:
+    def location_for(self, request: Request) -> None:
         """Return None: every worker can execute every request."""
         return
 
@@ -160,9 +160,9 @@ class WorkerLanes:
         fresh = self._begin(self.pool.start(), 1 if lane.ready else lane.starts + 1)
         self.lanes[self.lanes.index(lane)] = fresh
 
-    def blamed(self, places: list[str]) -> list[str]:
-        """Return all places: workers share one machine."""
-        return places
+    def blamed(self, locations: list[str]) -> list[str]:
+        """Return all locations: workers share one machine."""
+        return locations
 
     def _cause(self, code: int | None) -> str:
         """Return how a process ended; it names memory only if the kernel counted such an end."""

@@ -107,8 +107,8 @@ def attach(facts: dict[str, Any], descriptor: int) -> Federation:
     """
     memory = mmap.mmap(descriptor, facts["bytes"], access=mmap.ACCESS_COPY)
     arrays = {}
-    for name, place in facts["arrays"].items():
-        count = int(np.prod(place["shape"], dtype=np.int64))
-        flat = np.frombuffer(memory, place["dtype"], count, place["offset"])
-        arrays[name] = flat.reshape(place["shape"])
+    for name, layout in facts["arrays"].items():
+        count = int(np.prod(layout["shape"], dtype=np.int64))
+        flat = np.frombuffer(memory, layout["dtype"], count, layout["offset"])
+        arrays[name] = flat.reshape(layout["shape"])
     return from_arrays(facts, arrays)
