@@ -223,3 +223,8 @@ def test_an_axis_never_magnifies_a_small_range(direction: str) -> None:
     drawing.widen(axes, 1.0, direction)
     after = axes.get_xlim() if direction == "x" else axes.get_ylim()
     assert after == limits, "a wide axis stays as it is"
+
+
+def test_many_series_differ_in_colour_or_marker() -> None:
+    marks = [tuple(drawing.mark_of(place).values()) for place in range(64)]
+    assert len(set(marks)) == 64
