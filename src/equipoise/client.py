@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise.data import augment
@@ -21,8 +23,16 @@ from equipoise.losses.terms import Batch, Loss, supervised
 from equipoise.models import Model, Outputs
 from equipoise.records import plain
 from equipoise.streams import Turn, default_generator, number, torch_stream
-from equipoise.training import GradientHook, Stepper, Training, backward, minimise
-from equipoise.training.dense import DenseNetwork, LossGradient, loss_gradient
+from equipoise.training import (
+    Correction,
+    GradientHook,
+    Stepper,
+    Training,
+    backward,
+    minimise,
+)
+from equipoise.training.direct import DirectNetwork, LossGradient, loss_gradient
+from equipoise.training.objective import Objective
 from equipoise.training.progress import Progress
 from equipoise.training.stack import Deferral, FitPlanned, PlannedFit
 from equipoise.training.workbench import Workbench
@@ -274,17 +284,17 @@ class Client:
         """
         models = [model] if isinstance(model, Model) else list(model)
         losses = [loss] if isinstance(loss, Loss) else list(loss)
-        if self._deferral is not None and self._deferral.fit is not None:
-            return self._trained_in_stack(models[0], self._deferral.fit)
+        trained = self._deferral.trained_fit() if self._deferral is not None else None
+        if trained is not None:
+            return self._trained_in_stack(models[0], trained)
         training = self.training.changed(changes) if changes else self.training
         samples = self.train
         positions = _positions(on, len(samples))
         lr = changes.get("lr", self.lr)
-        is_plain = gradient is None and memory is None and after_epoch is None
-        if self._deferral is not None and is_plain:
-            self._plan(models, losses, positions, training, lr, purpose)
-        self._has_computed = True
         order, noise = self.stream(purpose), self.stream(f"{purpose} inputs")
+        if len(models) == 1 and after_epoch is None and self._plans:
+            self._plan(models[0], losses[0], positions, order, training, lr, gradient, memory)
+        self._has_computed = True
         takes_single = all(m.takes_single for m in models)
         steppers = _steppers(models, training, lr, memory, gradient)
         done = Progress()
@@ -331,9 +341,9 @@ class Client:
         self, models: list[Model], losses: list[Loss], steppers: list[Stepper]
     ) -> Callable[[Batch], float]:
         """Return the function that takes one step on a batch and returns the first model's loss."""
-        network, gradient_of = self._dense_network(models, losses)
+        network, gradient_of = self._direct_network(models, losses)
         if network is not None and gradient_of is not None:
-            return self._dense_step(network, gradient_of, models[0], steppers[0])
+            return self._direct_step(network, gradient_of, models[0], steppers[0])
         for model in models:
             model.net.train()
         if len(models) == 1:
@@ -342,62 +352,77 @@ class Client:
         turns = [Turn() for _ in models]
         return partial(self._joint_step, models, losses, steppers, turns)
 
-    def _dense_network(
+    def _direct_network(
         self, models: list[Model], losses: list[Loss]
-    ) -> tuple[DenseNetwork | None, LossGradient | None]:
+    ) -> tuple[DirectNetwork | None, LossGradient | None]:
         """Return the network and the gradient of its loss if they need no autograd, else None."""
         is_supervised = len(models) == 1 and losses[0] is supervised
         if not is_supervised or self.training.precision != "float32":
             return None, None
-        return DenseNetwork.of(models[0]), loss_gradient(self._bench.supervise)
+        return DirectNetwork.of(models[0]), loss_gradient(self._bench.supervise)
+
+    @property
+    def _plans(self) -> bool:
+        """True if the next fit of this step may be trained in a stack."""
+        if self._deferral is None or not self._deferral.plans:
+            return False
+        has_raw_inputs = self.inputs is None and not self._bench.augment
+        is_cross_entropy = self._bench.supervise is F.cross_entropy
+        if not has_raw_inputs or not is_cross_entropy or self.training.precision != "float32":
+            return False
+        # What a step has computed before a fit would be computed again.
+        return not self._has_computed
 
     def _plan(
         self,
-        models: list[Model],
-        losses: list[Loss],
+        model: Model,
+        loss: Loss,
         positions: Tensor,
+        order: torch.Generator,
         training: Training,
         lr: float,
-        purpose: str,
+        gradient: GradientHook | None,
+        memory: Mapping[str, Any] | None,
     ) -> None:
         """Plan a fit that can be trained in a stack.
 
         Raises:
             FitPlanned: If it can.
         """
-        network, gradient_of = self._dense_network(models, losses)
-        if network is None or gradient_of is None or not self.task.classifies:
+        objective = Objective.of(loss)
+        if objective is None or not isinstance(gradient, Correction | None):
             return
-        has_raw_inputs = self.inputs is None and not self._bench.augment
-        is_flat = network.flattens or len(self.task.shape) == 1
-        # What a step has computed before its first fit would be computed twice.
-        if not has_raw_inputs or not is_flat or self._has_computed:
+        network = DirectNetwork.of(model)
+        if network is None or not network.is_dense:
+            return
+        if not network.flattens and len(self.task.shape) != 1:
             return
         fit = PlannedFit(
-            list(models[0].trained),
+            list(model.trained),
             network.tensors,
             self.train,
             positions,
-            self.stream(purpose),
+            order,
             training,
             lr,
-            gradient_of,
+            objective,
+            gradient,
+            memory,
         )
         if fit.can_be_stacked(math.prod(self.task.shape)):
             fit.tensors = [tensor.clone() for tensor in network.tensors]
             raise FitPlanned(fit)
 
     def _trained_in_stack(self, model: Model, fit: PlannedFit) -> FitResult:
-        """Return the result of the first fit of this step, which was trained in a stack."""
-        self._deferral = None
-        self._has_computed = True
+        """Return the result of a fit of this step that was trained in a stack."""
         with torch.no_grad():
             torch._foreach_copy_(list(model.trained.values()), fit.tensors)
         self.steps += fit.progress.steps
-        return FitResult(fit.progress.steps, fit.progress.mean_loss, 0, fit.memory)
+        memory = copy.deepcopy(dict(fit.memory or {}))
+        return FitResult(fit.progress.steps, fit.progress.mean_loss, 0, memory)
 
-    def _dense_step(
-        self, network: DenseNetwork, gradient_of: LossGradient, model: Model, stepper: Stepper
+    def _direct_step(
+        self, network: DirectNetwork, gradient_of: LossGradient, model: Model, stepper: Stepper
     ) -> Callable[[Batch], float]:
         """Return a step without autograd, which has the bits of one with it."""
 
@@ -437,11 +462,12 @@ class Client:
         for model, turn in zip(models, turns, strict=True):
             with turn:
                 passes.append(self._forward(model, batch.x))
-        outputs, values = tuple(passes), []
-        for own, one, turn in zip(losses, outputs, turns, strict=True):
-            one.peers = outputs
+        outputs = tuple(passes)
+        values = []
+        for loss, output, turn in zip(losses, outputs, turns, strict=True):
+            output.peers = outputs
             with turn:
-                values.append(own(one, batch))
+                values.append(loss(output, batch))
         for stepper in steppers:
             for tensor in stepper.tensors:
                 tensor.grad = None
@@ -472,14 +498,16 @@ class Client:
             model: The model.
             on: The samples; the training data by default.
         """
-        self._has_computed = True
-        return self._bench.outputs(model, self.train if on is None else on, self._other)
+        return self._outputs(model, on, features=False)
 
     def features(self, model: Model, on: Samples | None = None) -> Tensor:
         """Return the features before the head in evaluation mode; arguments as for `predict`."""
-        self._has_computed = True
+        return self._outputs(model, on, features=True)
+
+    def _outputs(self, model: Model, on: Samples | None, features: bool) -> Tensor:
         samples = self.train if on is None else on
-        return self._bench.outputs(model, samples, self._other, features=True)
+        compute = partial(self._bench.outputs, model, samples, self._other, features)
+        return compute() if self._deferral is None else self._deferral.outputs(compute)
 
     def teacher(self, model: Model) -> Tensor | Model:
         """Return a teacher for distillation.

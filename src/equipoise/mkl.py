@@ -52,6 +52,11 @@ def was_requested_too_late() -> bool:
     return bool(os.environ.get(VARIABLE)) and mode() == OFF
 
 
+def is_reproducible() -> bool:
+    """Return True if a product has the same bits wherever its operands lie in memory."""
+    return mode().endswith(",STRICT")
+
+
 def mode() -> str:
     """Return the mode in force in this process, in the words of MKL_CBWR.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +14,31 @@ import torch
 
 import equipoise as eq
 from equipoise import methods, mkl
+from equipoise.client import Client
 from equipoise.data.pipeline import federate_loaded
-from equipoise.records import Down
+from equipoise.methods.fedavg import FedAvg
+from equipoise.records import Down, Up, pack
 from equipoise.runtime.executor import ClientExecutor
 from equipoise.runtime.messages import Reply, Request
 from equipoise.runtime.states import CarriedStates
 from equipoise.session import job_of
-from tests.helpers.plain import assert_equal
+from equipoise.training.stack import Deferral, PlannedFit
+from equipoise.transports.base import ClientError
+from equipoise.transports.inprocess import InProcess
 from tests.helpers.runs import assert_same, config, everything, same_run, settings
 
-pytestmark = pytest.mark.skipif(mkl.mode() == mkl.OFF, reason="products are not reproducible")
+pytestmark = pytest.mark.skipif(
+    not mkl.is_reproducible(), reason="products are not reproducible, so nothing is stacked"
+)
 
 
 def executor_of(
-    sizes: list[int], columns: int, hidden: list[int], classes: int, **training: Any
+    sizes: list[int],
+    columns: int = 13,
+    hidden: Sequence[int] = (64,),
+    classes: int = 2,
+    method: Any = "fedavg",
+    **training: Any,
 ) -> ClientExecutor:
     """Return a client runtime with clients of several sizes."""
     draw = np.random.default_rng(columns)
@@ -36,9 +50,9 @@ def executor_of(
         sites[f"c{position}"] = (x, y)
     experiment = eq.Experiment(
         **settings(
-            "fedavg",
+            method,
             data={"split": (1.0, 0.0, 0.0), "partition": "natural", "duplicates": "separate"},
-            models={"model": {"name": "mlp", "hidden": hidden}},
+            models={"model": {"name": "mlp", "hidden": list(hidden)}},
             training=training,
         ),
         dataset=eq.from_sites(sites, kind="classification"),
@@ -49,19 +63,67 @@ def executor_of(
 
 def requests_of(executor: ClientExecutor) -> list[Request]:
     model = executor.bench.initial("model")
-    return [
-        Request(client, "client", Down(model=model), 1, 3, exchange=1)
-        for client in executor.federation.ids
-    ]
+    down = Down(model=model, control=0.01 * model, mean_size=40.0)
+    return [Request(client, "client", down, 1, 3, exchange=1) for client in executor.federation.ids]
 
 
-def assert_same_replies(alone: list[Reply], together: list[Reply]) -> None:
-    for one, other in zip(alone, together, strict=True):
-        assert one.error is None and other.error is None
-        assert one.up is not None and other.up is not None
-        assert_equal(one.up.model, other.up.model)
+@dataclass
+class Executed:
+    """The replies and states of requests, and the number of their fits that stacks trained."""
+
+    replies: list[Reply]
+    states: dict[str, bytes]
+    stacked: int = 0
+
+
+def alone(executor: ClientExecutor) -> Executed:
+    """Execute all clients one after another."""
+    executor.states = states = CarriedStates()
+    replies = [executor.execute_catching(request) for request in requests_of(executor)]
+    return Executed(replies, states.carried)
+
+
+def grouped(executor: ClientExecutor, size: int = 25) -> Executed:
+    """Execute all clients in groups."""
+    executor.states = states = CarriedStates()
+    result = Executed([], states.carried)
+    deferrals: dict[int, Deferral] = {}
+
+    def execute(request: Request, deferral: Deferral | None) -> Reply:
+        if deferral is not None:
+            deferrals[id(deferral)] = deferral
+        return executor.execute_catching(request, deferral)
+
+    requests = requests_of(executor)
+    for start in range(0, len(requests), size):
+        result.replies += executor.execute_group(requests[start : start + size], execute)
+    for deferral in deferrals.values():
+        result.stacked += sum(isinstance(value, PlannedFit) for value in deferral.results)
+    return result
+
+
+def bits(reply: Reply) -> bytes:
+    assert reply.error is None, reply.error
+    assert reply.up is not None
+    return b"".join(pack(reply.up))
+
+
+def assert_same_replies(expected: list[Reply], replies: list[Reply]) -> None:
+    for one, other in zip(expected, replies, strict=True):
+        assert bits(one) == bits(other)
         assert (one.client, one.steps, one.bytes) == (other.client, other.steps, other.bytes)
         assert other.seconds > 0
+
+
+def assert_same_bits(executor: ClientExecutor) -> Executed:
+    expected, result = alone(executor), grouped(executor)
+    assert_same_replies(expected.replies, result.replies)
+    assert expected.states == result.states
+    return result
+
+
+SIZES = [60, 5, 33, 60, 64, 34]
+SHAPES = [(13, [64], 2), (31, [27, 33], 5), (30, [200, 200], 2)]
 
 
 @pytest.mark.parametrize(
@@ -71,69 +133,166 @@ def assert_same_replies(alone: list[Reply], together: list[Reply]) -> None:
         {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
         {"lr": 0.01, "optimiser": "adam"},
         {"lr": 0.1, "clip": 0.5},
-        {"lr": 0.1, "steps": 3},
     ],
 )
-@pytest.mark.parametrize("batch", [1, 7, 13, 32])
-@pytest.mark.parametrize(
-    ("columns", "hidden", "classes"),
-    [(13, [64], 2), (31, [27, 33], 5), (30, [200, 200], 2), (5, [3, 9], 4)],
-)
+@pytest.mark.parametrize("batch", [7, 13, 32])
+@pytest.mark.parametrize(("columns", "hidden", "classes"), SHAPES)
 def test_a_group_has_the_bits_of_its_clients_alone(
     columns: int, hidden: list[int], classes: int, batch: int, training: dict[str, Any]
 ) -> None:
-    sizes = [60, 5, 33, 60, 64, 34]
-    executor = executor_of(sizes, columns, hidden, classes, batch=batch, epochs=2, **training)
-    alone = [executor.execute_catching(request) for request in requests_of(executor)]
-    assert_same_replies(alone, executor.execute_group(requests_of(executor)))
+    executor = executor_of(SIZES, columns, hidden, classes, batch=batch, epochs=2, **training)
+    assert assert_same_bits(executor).stacked >= len(SIZES) - 1
+
+
+# A proximal term; one of two fits with it; hooks of the gradient, alone, with a term and with
+# clipping; two fits with distillation, the second on samples that the first one selects.
+KINDS = ["fedprox", "ditto", "scaffold", "feddc", "feddyn", "fedakd"]
+FITS = {"ditto": 2, "fedakd": 2}
+
+
+@pytest.mark.parametrize("batch", [7, 13])
+@pytest.mark.parametrize(("columns", "hidden", "classes"), SHAPES[:2])
+@pytest.mark.parametrize("method", KINDS)
+def test_terms_and_hooks_have_the_bits_of_clients_alone(
+    method: str, columns: int, hidden: list[int], classes: int, batch: int
+) -> None:
+    sizes = [60, 33, 60, 60, 34]
+    executor = executor_of(sizes, columns, hidden, classes, method, batch=batch, epochs=2, lr=0.1)
+    result = assert_same_bits(executor)
+    # Sizes weigh the term of FedDC, so that only clients of one size have the same form.
+    assert result.stacked >= (3 if method == "feddc" else 5 * FITS.get(method, 1))
+
+
+@pytest.mark.parametrize("optimiser", [{"momentum": 0.9}, {"optimiser": "adam"}])
+@pytest.mark.parametrize("method", ["fedprox", "feddyn", "fedakd"])
+def test_terms_and_hooks_have_these_bits_with_other_optimisers(
+    method: str, optimiser: dict[str, Any]
+) -> None:
+    executor = executor_of([40, 40, 31], method=method, batch=7, lr=0.01, **optimiser)
+    assert assert_same_bits(executor).stacked >= 3
+
+
+def test_a_temperature_and_weights_of_terms_do_not_change_the_bits() -> None:
+    method = {"name": "fedakd", "temperature": 3.0, "alpha": 0.3, "beta": 2.0}
+    executor = executor_of([40, 40, 31], method=method, batch=7, lr=0.1)
+    assert assert_same_bits(executor).stacked == 6
+
+
+@pytest.mark.parametrize(
+    ("hidden", "training"),
+    [
+        ([3, 9], {"batch": 7}),  # products too small for a stack
+        ([64], {"batch": 1}),
+        ([64], {"batch": 7, "steps": 3}),
+        ([64], {"batch": 7, "loss": "focal"}),
+    ],
+)
+def test_fits_that_a_stack_cannot_train_run_alone(
+    hidden: list[int], training: dict[str, Any]
+) -> None:
+    executor = executor_of([40, 40, 31], hidden=hidden, lr=0.1, **training)
+    assert assert_same_bits(executor).stacked == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_the_size_of_a_group_does_not_matter(size: int) -> None:
-    executor = executor_of([40, 40, 31, 50, 64], 13, [64], 2, batch=16, epochs=2)
-    requests = requests_of(executor)
-    together = []
-    for start in range(0, len(requests), size):
-        together += executor.execute_group(requests[start : start + size])
-    alone = [executor.execute_catching(request) for request in requests_of(executor)]
-    assert_same_replies(alone, together)
+    executor = executor_of([40, 40, 31, 50, 64], batch=16, epochs=2)
+    assert_same_replies(alone(executor).replies, grouped(executor, size).replies)
 
 
 def test_a_client_that_fails_does_not_disturb_the_others() -> None:
-    executor = executor_of([40, 40, 40], 13, [64], 2, batch=16)
+    executor = executor_of([40, 40, 40], batch=16)
     requests = requests_of(executor)
-    expected = [executor.execute_catching(request) for request in requests_of(executor)]
     broken = Down(model=eq.Tree({"w": torch.zeros(1)}, "model"))
     requests[1] = Request(requests[1].client, "client", broken, 1, 3, exchange=1)
     replies = executor.execute_group(requests)
     assert replies[1].error is not None and "does not fit the model" in replies[1].error
-    assert_same_replies(expected[::2], replies[::2])
+    assert_same_replies(alone(executor).replies[::2], replies[::2])
 
 
 NETWORK = {"name": "mlp", "hidden": [24]}  # large enough for a stack
 
 
-def run_of(folder: Path, method: str, workers: int, name: str, **more: Any) -> eq.Run:
-    options = {"models": {"model": NETWORK}, "training": {"batch": 7}, "rounds": 2, **more}
-    return eq.run(config(folder, method, workers=workers, **options), folder / name)
+class OneByOne(InProcess):
+    """In process, each client alone."""
+
+    def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
+        replies = []
+        for request in requests:
+            replies += super().exchange([request], deadline)
+        return replies
 
 
-# Those that train alone, with hooks of the gradient, with hooks of layers, and with states.
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedmpr", "ditto"])
-def test_workers_that_train_groups_have_the_bits_of_a_run_in_process(
+def options_of(folder: Path, method: Any, **more: Any) -> dict[str, Any]:
+    models = dict.fromkeys(("model", "private", "proxy"), NETWORK)
+    return config(
+        folder, method, **{"models": models, "training": {"batch": 7}, "rounds": 2, **more}
+    )
+
+
+def run_alone(folder: Path, method: Any, **more: Any) -> eq.Run:
+    options = options_of(folder, method, **more)
+    return eq.simulate.run(eq.Experiment(**options), folder / "alone", None, OneByOne, quiet=True)
+
+
+def run_grouped(folder: Path, method: Any, workers: int = 0, **more: Any) -> eq.Run:
+    options = options_of(folder, method, workers=workers, **more)
+    return eq.run(options, folder / f"grouped{workers}")
+
+
+# Plain, with a proximal term, with a hook of the gradient, with hooks of layers, with distillation.
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "scaffold", "fedmpr", "fedakd"])
+def test_a_run_in_groups_has_the_bits_of_one_client_after_another(
     method: str, tmp_path: Path
 ) -> None:
-    same_run(run_of(tmp_path, method, 0, "alone"), run_of(tmp_path, method, 1, "together"))
+    same_run(run_alone(tmp_path, method), run_grouped(tmp_path, method))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_have_these_bits(workers: int, tmp_path: Path) -> None:
+    same_run(run_alone(tmp_path, "fedakd"), run_grouped(tmp_path, "fedakd", workers))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", methods.names())
 def test_every_method_has_these_bits(method: str, tmp_path: Path) -> None:
-    same_run(run_of(tmp_path, method, 0, "alone"), run_of(tmp_path, method, 2, "together"))
+    expected = run_alone(tmp_path, method)
+    for workers in (0, 1, 2):
+        same_run(expected, run_grouped(tmp_path, method, workers))
 
 
 def test_a_worker_that_dies_with_a_group_changes_no_bit(tmp_path: Path) -> None:
     """The client at which it dies is not the first of its group."""
     script = [{"round": 1, "client": "cy", "kind": "kill"}]
-    killed = run_of(tmp_path, "fedavg", 1, "killed", faults={"script": script})
-    assert_same(everything(run_of(tmp_path, "fedavg", 0, "alone")), everything(killed))
+    killed = run_grouped(tmp_path, "fedavg", 1, faults={"script": script})
+    assert_same(everything(run_alone(tmp_path, "fedavg")), everything(killed))
+
+
+class Failing(FedAvg):
+    """Clients fail: the first one after its fit, the second one before it."""
+
+    def client(self, client: Client, down: Down) -> Up:
+        if client.id == "bo":
+            raise ValueError("before the fit")
+        up = super().client(client, down)
+        if client.id == "ada":
+            raise ValueError("after the fit")
+        return up
+
+
+def test_in_process_the_error_of_the_first_client_is_raised(tmp_path: Path) -> None:
+    with pytest.raises(ClientError, match="'ada'.*after the fit"):
+        run_grouped(tmp_path, Failing())
+
+
+class Slow(FedAvg):
+    """The step of one client takes too long."""
+
+    def client(self, client: Client, down: Down) -> Up:
+        time.sleep(60 if client.id == "bo" else 0.01)
+        return super().client(client, down)
+
+
+def test_in_process_only_the_client_that_misses_the_deadline_is_excluded(tmp_path: Path) -> None:
+    run = run_grouped(tmp_path, Slow(), rounds=1, participation={"deadline": 0.5})
+    assert [row["client"] for row in run.rejected()] == ["bo"]

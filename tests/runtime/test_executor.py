@@ -432,7 +432,7 @@ class Performing:
     def __init__(self, does: Any) -> None:
         self.does, self.asked, self.disk = does, list[Any](), Path("somewhere")
 
-    def execute(self, request: Request, deadline: float | None) -> Reply:
+    def execute(self, request: Request, deadline: float | None, deferral: Any = None) -> Reply:
         self.asked.append((request, deadline))
         found = self.does(request)
         if isinstance(found, Exception):

@@ -22,6 +22,7 @@ from equipoise.records import Record, pack
 from equipoise.runtime import client_evaluation, wire
 from equipoise.runtime.messages import Reply, Request
 from equipoise.task import Task
+from equipoise.training.stack import Deferral
 from equipoise.transports.inprocess import InProcess
 from equipoise.tree import Tree
 
@@ -68,8 +69,10 @@ class _Recording(InProcess):
 
     uploads: list[Upload]
 
-    def _execute(self, request: Request, deadline: float | None) -> Reply:
-        reply = super()._execute(request, deadline)
+    def _execute(
+        self, request: Request, deadline: float | None, deferral: Deferral | None = None
+    ) -> Reply:
+        reply = super()._execute(request, deadline, deferral)
         if request.client == SITES[0]:
             self.uploads += _uploads(request, reply)
         return reply

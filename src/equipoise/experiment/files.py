@@ -40,7 +40,7 @@ def load(path: Path | str) -> FromFile:
         )
     config = FromFile(content)
     file = str(path)
-    config.places = {key: f"{file}, line {line}" for key, line in lines.items()}
+    config.locations = {key: f"{file}, line {line}" for key, line in lines.items()}
     return config
 
 
@@ -69,16 +69,16 @@ def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
         section[last] = value
     if isinstance(config, FromFile):
         changed = config.changed(result, settings.values())
-        changed.places = _without(config.places, settings)
+        changed.locations = _without(config.locations, settings)
         return changed
     return result
 
 
-def _without(places: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
-    """Return the places of keys; those that the command line sets have an empty one."""
+def _without(locations: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
+    """Return the locations of keys; those that the command line sets have an empty one."""
     replaced = dict.fromkeys(settings, "")
     inside = tuple(f"{key}." for key in replaced)
-    others = {key: place for key, place in places.items() if not key.startswith(inside)}
+    others = {key: location for key, location in locations.items() if not key.startswith(inside)}
     return others | replaced
 
 

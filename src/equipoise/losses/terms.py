@@ -77,7 +77,12 @@ def term(function: TermFunction) -> Loss:
     return Loss(((1.0, function),))
 
 
-supervised = term(lambda outputs, batch: batch.supervise(outputs.logits, batch.y))
+def supervised_value(outputs: Outputs, batch: Batch) -> Tensor:
+    """Return the loss of the task on a batch."""
+    return batch.supervise(outputs.logits, batch.y)
+
+
+supervised = term(supervised_value)
 
 
 def frozen_logits(teacher: Tensor | Model, batch: Batch) -> Tensor:
@@ -119,6 +124,46 @@ def _answered(net: nn.Module, batch: Batch) -> Tensor:
     return outputs
 
 
+@dataclass(frozen=True, eq=False)
+class Distillation:
+    """The term that `distillation` returns as a loss.
+
+    Attributes:
+        teacher: The result of `Client.teacher`.
+        temperature: The temperature.
+    """
+
+    teacher: Tensor | Model
+    temperature: float
+
+    def __call__(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """Return the divergence of the student from the teacher on a batch."""
+        target = frozen_logits(self.teacher, batch)
+        if target.shape[1] == 1:
+            return (outputs.logits - target).square().mean()
+        result: Tensor = distillation_loss(outputs.logits, target, self.temperature)
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class Proximity:
+    """The term that `proximity` returns as a loss.
+
+    Attributes:
+        anchor: The parameters from which the distance is measured.
+    """
+
+    anchor: Tree
+
+    def __call__(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """Return half the squared distance of the parameters to the anchor."""
+        distances: list[Any] = [
+            (parameter - self.anchor[name].to(parameter.device)).square().sum()
+            for name, parameter in outputs.model.trained.items()
+        ]
+        return 0.5 * torch.stack(distances).sum()
+
+
 def distillation(teacher: Tensor | Model, temperature: float = 1.0) -> Loss:
     """Return tau^2 times the batch mean of KL(teacher || student); squared error for one output.
 
@@ -126,25 +171,9 @@ def distillation(teacher: Tensor | Model, temperature: float = 1.0) -> Loss:
         teacher: The result of `Client.teacher`.
         temperature: The temperature tau.
     """
-
-    def value(outputs: Outputs, batch: Batch) -> Tensor:
-        target = frozen_logits(teacher, batch)
-        if target.shape[1] == 1:
-            return (outputs.logits - target).square().mean()
-        result: Tensor = distillation_loss(outputs.logits, target, temperature)
-        return result
-
-    return term(value)
+    return term(Distillation(teacher, temperature))
 
 
 def proximity(anchor: Tree) -> Loss:
     """Return half the squared distance of the parameters to an anchor, as in FedProx and Ditto."""
-
-    def value(outputs: Outputs, batch: Batch) -> Tensor:
-        distances: list[Any] = [
-            (parameter - anchor[name].to(parameter.device)).square().sum()
-            for name, parameter in outputs.model.trained.items()
-        ]
-        return 0.5 * torch.stack(distances).sum()
-
-    return term(value)
+    return term(Proximity(anchor))

@@ -17,8 +17,7 @@ from equipoise.losses.terms import proximity, supervised
 from equipoise.method import Method, NonNegative, Ups, Weights
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
-from equipoise.training import GradientHook
-from equipoise.tree import Tree
+from equipoise.training import Correction
 
 log = logging.getLogger("equipoise")
 
@@ -90,7 +89,7 @@ class FedDC(Method):
         drift = client.state.get("drift", zero)
         control = client.state.get("control", zero)
         correction = down.control / share - control if self.grad_correction else None
-        gradient = None if correction is None else _adding(correction)
+        gradient = None if correction is None else Correction(plus=correction)
         penalty = (self.alpha / share) * proximity(down.model + -drift)
         fit = client.fit(model, supervised + penalty, gradient=gradient)
         moved = model.tree() - down.model
@@ -116,10 +115,6 @@ class FedDC(Method):
             control = state.control + ups.sum("control", np.ones(len(ups)) / all_clients)
             state = state.with_(control=control)
         return state.with_(model=mean + drift, drift=drift)
-
-
-def _adding(correction: Tree) -> GradientHook:
-    return lambda name, g: g + correction[name].to(g.device)
 
 
 def _mean_size(server: Server) -> float:

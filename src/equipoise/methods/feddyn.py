@@ -17,6 +17,7 @@ from equipoise.losses.terms import proximity, supervised
 from equipoise.method import Method, NonNegative, Positive, Ups, Weights
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
+from equipoise.training import Correction
 
 log = logging.getLogger("equipoise")
 
@@ -78,7 +79,7 @@ class FedDyn(Method):
         client.fit(
             model,
             supervised + alpha * proximity(down.model),
-            gradient=lambda name, g: g - dual[name].to(g.device),
+            gradient=Correction(minus=dual),
             clip=client.training.clip or self.clip or None,
         )
         # At the minimum this is the gradient of F.

@@ -16,6 +16,7 @@ from equipoise.client import Client
 from equipoise.method import Method, Positive, Ups, Weights
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
+from equipoise.training import Correction
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Scaffold(Method):
         c_i = client.state.get("control", 0 * down.control)
         model = client.load(down.model)
         # line 10: y_i <- y_i - eta_l (g_i(y_i) - c_i + c)
-        fit = client.fit(model, gradient=lambda name, g: g - c_i[name] + c[name])
+        fit = client.fit(model, gradient=Correction(minus=c_i, plus=c))
         if not fit.steps:
             return Up(model=model, control=0 * c_i)
         # line 12, option II: c_i+ <- c_i - c + (x - y_i) / (K eta_l)

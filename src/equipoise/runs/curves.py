@@ -101,7 +101,7 @@ class History:
         rows = [row for row, client in enumerate(self.clients) if client in excluded]
         values = self.values.copy()
         values[rows] = np.nan
-        diverged = tuple(place for place in self.diverged if place[0] not in set(rows))
+        diverged = tuple(cell for cell in self.diverged if cell[0] not in set(rows))
         mean = _mean(values, diverged)
         return replace(self, values=values, mean=mean, diverged=diverged)
 

@@ -90,9 +90,9 @@ class MetricResult:
     @cached_property
     def aggregates(self) -> Aggregates:
         """Numbers over clients, such as average, worst, std, change, harmed and best_round."""
-        found = aggregates.aggregate(self.values, self.baseline, self.metric)
+        measures = aggregates.aggregate(self.values, self.baseline, self.metric)
         best = self.curve.best(self.metric)
-        values = dict(found.values)
+        values = dict(measures.values)
         values["best_round"] = NAN if best is None else float(best[0])
         values["best_average"] = NAN if best is None else float(best[1])
         if self.after_local:
@@ -101,7 +101,10 @@ class MetricResult:
         if self.metric.name == "accuracy":
             shares = [self.majority[client] for client in self.values if client in self.majority]
             values["majority"] = sum(shares) / len(shares) if shares else NAN
-        reasons = {name: text for name, text in found.reasons.items() if math.isnan(values[name])}
+        reasons = {}
+        for name, reason in measures.reasons.items():
+            if math.isnan(values[name]):
+                reasons[name] = reason
         return Aggregates(values, reasons)
 
     def only(self, clients: Sequence[str], undefined: Sequence[str]) -> MetricResult:
@@ -317,7 +320,9 @@ class RunResult:
         """Return the result without gains."""
         models = {}
         for name, model in self.models.items():
-            metrics = {key: replace(one, baseline=None) for key, one in model.metrics.items()}
+            metrics = {}
+            for metric, result in model.metrics.items():
+                metrics[metric] = replace(result, baseline=None)
             models[name] = replace(model, metrics=metrics)
         return replace(self, models=models, baseline=None)
 
@@ -501,12 +506,12 @@ class _Reader:
         latest: dict[str, dict[str, float]] = {}
         for name, client, value in rows:
             latest.setdefault(name, {})[client] = NAN if value is None else value
-        found = {}
+        ordered = {}
         for name, values in latest.items():
-            found[name] = {
+            ordered[name] = {
                 client: values[client] for client in self.run.clients if client in values
             }
-        return found
+        return ordered
 
     def _measured(self) -> list[tuple[str, str]]:
         """Return served model and metric of all that was measured, the main metric first."""
@@ -607,7 +612,7 @@ class _Reader:
     ) -> dict[str, MetricResult]:
         """Return the clinical measures that the run did not measure in every round."""
         clients = for_each_client(self.run, dict(histograms))
-        found = {}
+        results = {}
         for name in clinical.TITLES:
             if name in measured:
                 continue
@@ -617,7 +622,7 @@ class _Reader:
             }
             resolution = max((own[client].resolution for client in known), default=0.0)
             by_client = for_each_client(self.run, known)
-            found[name] = MetricResult(
+            results[name] = MetricResult(
                 metric=find(name, self.run.task),
                 values=by_client,
                 undefined=[client for client in clients if client not in by_client],
@@ -625,7 +630,7 @@ class _Reader:
                 resolution=resolution,
                 once=True,
             )
-        return found
+        return results
 
     def _cost(self) -> dict[str, float]:
         """Return optimiser steps of all clients, megabytes sent both ways, and seconds.
@@ -664,9 +669,9 @@ class _Reader:
             ("embedding", "angle"): "embedding_angle",
             ("embedding", "manhattan"): "embedding_manhattan",
         }
-        found = dict.fromkeys(names.values(), NAN)
+        distances = dict.fromkeys(names.values(), NAN)
         if not self.run.config["evaluation"].get("distances"):
-            return found
+            return distances
         rows = self.run.store.rows(
             "select split, metric, avg(value) as value from measurements "
             "where phase = 'after_local' and split in ('parameters', 'embedding') and round = "
@@ -674,8 +679,8 @@ class _Reader:
             "where phase = 'after_local' and split = 'parameters') group by split, metric"
         )
         for row in rows:
-            found[names[row["split"], row["metric"]]] = row["value"]
-        return found
+            distances[names[row["split"], row["metric"]]] = row["value"]
+        return distances
 
     def _details(
         self,
@@ -717,7 +722,7 @@ def _with_restarts(
     """Return facts with a note on each client that began afresh."""
     notes = list(facts.get("notes", []))
     for client, number in restarted:
-        notes.append(f"client {client!r} had lost its state and began afresh in round {number}")
+        notes.append(f"client {client!r} lost its state, which was reset in round {number}")
     return {**facts, "notes": notes} if restarted else facts
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from equipoise import mkl
 from equipoise.client import Client
 from equipoise.composition import guest_named, parts
 from equipoise.data import Federation
@@ -23,10 +25,13 @@ from equipoise.runtime.isolation import preserve_global_state, time_limit
 from equipoise.runtime.messages import Job, Reply, Request, reply_file, round_of, state_name
 from equipoise.runtime.states import StateMissing, States
 from equipoise.storage.files import place
-from equipoise.training.dense import DenseNetwork
+from equipoise.training.direct import DirectNetwork
 from equipoise.training.stack import Deferral, FitPlanned, PlannedFit, train_stacks
 from equipoise.tree import Tree
 from equipoise.validation.imports import Imports
+
+# Executes a request, as one of a group if there is a deferral.
+ExecuteStep = Callable[[Request, Deferral | None], Reply]
 
 
 class ClientExecutor:
@@ -78,10 +83,11 @@ class ClientExecutor:
     @property
     def trains_groups(self) -> bool:
         """True if the fits of several clients may be trained together; see `execute_group`."""
-        if "model" not in self.bench.architectures:
+        if not mkl.is_reproducible() or "model" not in self.bench.architectures:
             return False
         with self.bench.lending():
-            return DenseNetwork.of(self.bench.take("model")) is not None
+            network = DirectNetwork.of(self.bench.take("model"))
+        return network is not None and network.is_dense
 
     def execute(
         self,
@@ -100,7 +106,7 @@ class ClientExecutor:
             The upload, or the reason why there is none.
 
         Raises:
-            FitPlanned: If the first fit of the step is trained with those of others.
+            FitPlanned: If the next fit of the step can be trained with those of others.
             Late: If the step took longer.
             StateMissing: If the client's state is absent or damaged.
             CannotSave: If the state or a large reply cannot be written.
@@ -159,36 +165,32 @@ class ClientExecutor:
         models = {"global": client.load(up.model)}
         return up, client_evaluation.measure(client, models, part=part, **request.after)
 
-    def execute_group(self, requests: Sequence[Request]) -> list[Reply]:
-        """Execute requests, and train the first fits of their steps together where that pays.
+    def execute_group(
+        self, requests: Sequence[Request], execute: ExecuteStep | None = None
+    ) -> list[Reply]:
+        """Execute requests, and train the fits of their steps together where that pays.
 
-        Each step is executed until its first fit, and once more after the fits were trained. Its
-        result is the same, since it depends on the request only.
+        Each step is executed until its first fit, and again after each fit that was trained with
+        those of others. Its result is the same, since it depends on the request only.
 
         Args:
             requests: Requests of different clients.
+            execute: Executes one request; by default `execute_catching`.
 
         Returns:
-            One reply per request, in their order; an exception becomes a reply.
+            One reply per request, in their order.
         """
+        execute = execute or self.execute_catching
         if len(requests) == 1:
-            return [self.execute_catching(requests[0])]
-        replies: dict[int, Reply] = {}
-        fits: dict[int, PlannedFit] = {}
-        for position, request in enumerate(requests):
-            began = time.perf_counter()
-            try:
-                replies[position] = self.execute_catching(request, Deferral())
-            except FitPlanned as planned:
-                fits[position] = planned.fit
-                planned.fit.seconds = time.perf_counter() - began
-        train_stacks(list(fits.values()))
-        for position, fit in fits.items():
-            deferral = Deferral(fit) if fit.trained else None
-            reply = self.execute_catching(requests[position], deferral)
-            reply.seconds += fit.seconds
-            replies[position] = reply
-        return [replies[position] for position in range(len(requests))]
+            return [execute(requests[0], None)]
+        steps = [_GroupedStep(request) for request in requests]
+        unfinished = steps
+        while unfinished:
+            for step in unfinished:
+                step.execute(execute)
+            unfinished = [step for step in unfinished if step.fit is not None]
+            train_stacks([step.fit for step in unfinished if step.fit is not None])
+        return [step.finished_reply() for step in steps]
 
     def execute_catching(self, request: Request, deferral: Deferral | None = None) -> Reply:
         """Execute a request; an exception becomes a reply with its traceback."""
@@ -214,6 +216,52 @@ class ClientExecutor:
         if round_of(name) == request.round:
             return dict(state)
         return _lasting(state)
+
+
+@dataclass
+class _GroupedStep:
+    """A step of a group, which is executed again after each fit that a stack has trained.
+
+    Attributes:
+        request: The request.
+        deferral: What the step need not compute again.
+        fit: The planned fit at which the step ended.
+        reply: The reply, once the step was executed to its end.
+        seconds: The time so far.
+    """
+
+    request: Request
+    deferral: Deferral = field(default_factory=Deferral)
+    fit: PlannedFit | None = None
+    reply: Reply | None = None
+    seconds: float = 0.0
+
+    def execute(self, execute: ExecuteStep) -> None:
+        """Execute the step until its next fit that can be trained with those of others."""
+        if self.fit is not None:
+            self._take_over(self.fit)
+        self.deferral.repeat()
+        self.fit = None
+        began = time.perf_counter()
+        try:
+            self.reply = execute(self.request, self.deferral)
+        except FitPlanned as planned:
+            self.fit = planned.fit
+            self.seconds += time.perf_counter() - began
+
+    def _take_over(self, fit: PlannedFit) -> None:
+        """Add a trained fit to the results; without one, the step is executed to its end."""
+        self.seconds += fit.seconds
+        if fit.trained:
+            self.deferral.results.append(fit)
+        else:
+            self.deferral.plans = False
+
+    def finished_reply(self) -> Reply:
+        """Return the reply with the time of all executions of the step."""
+        assert self.reply is not None
+        self.reply.seconds += self.seconds
+        return self.reply
 
 
 def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from equipoise.records import Down, Record, Up
+from equipoise.records import Down, Record, Up, size
 from equipoise.storage.files import in_subfolder
 
 PROTOCOL = 1  # version of the messages below
+_GROUP = 25  # clients that are executed as a group at most
+_GROUP_BYTES = 2 * 2**20  # of the messages to such a group
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,13 @@ class Request:
         # A mapping is made plain or refused here, by the same rule for every transport.
         if not isinstance(self.down, Record):
             self.down = Down(self.down)
+
+
+def group_size(request: Request) -> int:
+    """Return the number of requests like this one that are executed as a group at most."""
+    if not request.exchange:
+        return 1  # An evaluation trains nothing.
+    return max(1, min(_GROUP, _GROUP_BYTES // max(1, size(request.down))))
 
 
 @dataclass

@@ -65,7 +65,7 @@ def damaged(folder: Path, damage: str) -> RunError:
         damage = f"{damage[:_LONGEST]}..."
     return RunError(
         f"{folder} is damaged or not a run of Equipoise: {damage}; "
-        "restore it from a copy or run anew"
+        "restore it from a copy or run again"
     )
 
 

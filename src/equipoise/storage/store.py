@@ -515,7 +515,7 @@ class Store:
             return
         remedy = (
             "no older one is whole: restore the folder from a copy, "
-            "or run the experiment anew from its experiment.yaml"
+            "or run the experiment again from its experiment.yaml"
         )
         for number in self.checkpoints():
             if number < last and self.flaw(number) is None:
@@ -602,13 +602,13 @@ class Store:
             if not is_present:
                 return (
                     f"{path} was removed or moved while the run was in progress; "
-                    "bring it back and resume the run, or run anew"
+                    "bring it back and resume the run, or run again"
                 )
         for row in self._files_of(self.last_round()):
             if not self.file(row["name"]).exists():
                 return (
                     f"{row['name']} was removed from {self.folder} while the run was in progress; "
-                    "resume the run, or run anew"
+                    "resume the run, or run again"
                 )
         return None
 

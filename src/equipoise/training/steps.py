@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.training.settings import Training
+from equipoise.tree import Tree
 
 GradientHook = Callable[[str, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """A gradient hook that subtracts one constant tree and adds another.
+
+    A hook of this form is applied to the gradients of several clients at once.
+
+    Attributes:
+        minus: The tree to subtract, first; None subtracts nothing.
+        plus: The tree to add; None adds nothing.
+
+    Example:
+        >>> hook = Correction(plus=Tree({"bias": torch.ones(2)}, "model"))
+        >>> hook("bias", torch.tensor([0.5, 1.0])).tolist()
+        [1.5, 2.0]
+    """
+
+    minus: Tree | None = None
+    plus: Tree | None = None
+
+    def __call__(self, name: str, gradient: Tensor) -> Tensor:
+        """Return the corrected gradient of a tensor.
+
+        Args:
+            name: The name of the tensor.
+            gradient: Its gradient.
+        """
+        if self.minus is not None:
+            gradient = gradient - self.minus[name].to(gradient.device)
+        if self.plus is not None:
+            gradient = gradient + self.plus[name].to(gradient.device)
+        return gradient
 
 
 def backward(loss: Tensor) -> None:
@@ -61,7 +96,7 @@ class Stepper:
         if self.hook is not None:
             for name, tensor in zip(self.names, self.tensors, strict=True):
                 if tensor.grad is not None:
-                    tensor.grad = _laid_out(self.hook(name, tensor.grad), tensor)
+                    tensor.grad = in_layout_of(self.hook(name, tensor.grad), tensor)
         if self.training.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.tensors, self.training.clip)
         moving = [
@@ -154,11 +189,11 @@ def _slots(training: Training) -> tuple[str, ...]:
 def _remembered(state: Mapping[str, Any] | None, name: str, slot: str, tensor: Tensor) -> Tensor:
     if state and slot in state.get(name, {}):
         saved: Tensor = state[name][slot].to(tensor.device)
-        return saved.clone() if slot == "steps" else _laid_out(saved.clone(), tensor)
+        return saved.clone() if slot == "steps" else in_layout_of(saved.clone(), tensor)
     return torch.zeros((), device=tensor.device) if slot == "steps" else torch.zeros_like(tensor)
 
 
-def _laid_out(values: Tensor, tensor: Tensor) -> Tensor:
+def in_layout_of(values: Tensor, tensor: Tensor) -> Tensor:
     """Return values in the memory layout of a tensor, since fused kernels pair raw memory."""
     if values.stride() == tensor.stride():
         return values

@@ -13,9 +13,10 @@ from equipoise.data.roster import Roster
 from equipoise.experiment import Experiment
 from equipoise.records import CannotSave, Record, pack, unpack
 from equipoise.runtime.executor import ClientExecutor
-from equipoise.runtime.isolation import UNKEPT, Late, can_interrupt
-from equipoise.runtime.messages import Job, Reply, Request, StateRef
+from equipoise.runtime.isolation import UNKEPT, Late, can_interrupt, time_limit
+from equipoise.runtime.messages import Job, Reply, Request, StateRef, group_size
 from equipoise.runtime.states import FileStates, ServerStates, StateMissing, States
+from equipoise.training.stack import Deferral
 from equipoise.transports.base import (
     ClientError,
     Interrupted,
@@ -29,7 +30,7 @@ log = logging.getLogger("equipoise")
 
 
 class InProcess:
-    """Executes one client after another in this process.
+    """Executes the clients in this process, one after another or in groups of small models.
 
     Args:
         federation: The data of the clients.
@@ -44,6 +45,7 @@ class InProcess:
         self.experiment = experiment
         self.executor: ClientExecutor | None = None
         self._warned = False
+        self._trains_groups = False
 
     def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
         """Build the client runtime; see `Transport.open`."""
@@ -51,6 +53,7 @@ class InProcess:
         self.monitor = monitor
         states = self.states(files)
         self.executor = ClientExecutor(job, self.federation, states, self.experiment, files)
+        self._trains_groups = self.executor.trains_groups
         return self.executor.roster()
 
     def states(self, files: Path) -> States:
@@ -67,17 +70,50 @@ class InProcess:
             log.warning(UNKEPT)
             self._warned = True
         replies: list[Reply] = []
-        for request in requests:
+        while len(replies) < len(requests):
             if self.monitor.interrupted():
                 raise Interrupted
-            replies.append(self._execute(request, deadline))
-            self.monitor.on_clients(request.step, len(replies), len(requests))
+            first = len(replies)
+            size = group_size(requests[first]) if self._trains_groups else 1
+            for reply in self._execute_group(requests[first : first + size], deadline):
+                replies.append(reply)
+                self.monitor.on_clients(requests[first].step, len(replies), len(requests))
         return replies
 
-    def _execute(self, request: Request, deadline: float | None) -> Reply:
+    def _execute_group(self, requests: Sequence[Request], deadline: float | None) -> list[Reply]:
+        """Execute requests together; one after another if they take too long together."""
+        if len(requests) > 1:
+            try:
+                with time_limit(deadline):
+                    return self._execute_together(requests)
+            except Late:
+                pass  # Each of them has the deadline for itself now.
+        return [self._execute(request, deadline) for request in requests]
+
+    def _execute_together(self, requests: Sequence[Request]) -> list[Reply]:
+        """Execute requests; raise the error of the first request that has one."""
+        assert self.executor is not None
+        errors: dict[str, Exception] = {}
+
+        def execute(request: Request, deferral: Deferral | None) -> Reply:
+            try:
+                return self._execute(request, None, deferral)
+            except Exception as error:
+                errors[request.client] = error
+                return Reply(request.client)
+
+        replies = self.executor.execute_group(requests, execute)
+        for request in requests:
+            if request.client in errors:
+                raise errors[request.client]
+        return replies
+
+    def _execute(
+        self, request: Request, deadline: float | None, deferral: Deferral | None = None
+    ) -> Reply:
         assert self.executor is not None
         try:
-            reply = self.executor.execute(request, deadline)
+            reply = self.executor.execute(request, deadline, deferral)
         except Late:
             return timed_out_reply(request, deadline or 0.0, self.files)
         except StateMissing as error:
@@ -99,8 +135,11 @@ class InProcess:
 class Loopback(InProcess):
     """In process, with every message packed and unpacked: shows that a method can travel."""
 
-    def _execute(self, request: Request, deadline: float | None) -> Reply:
-        reply = super()._execute(replace(request, down=_travelled(request.down)), deadline)
+    def _execute(
+        self, request: Request, deadline: float | None, deferral: Deferral | None = None
+    ) -> Reply:
+        request = replace(request, down=_travelled(request.down))
+        reply = super()._execute(request, deadline, deferral)
         return replace(reply, up=None if reply.up is None else _travelled(reply.up))
 
 
@@ -134,12 +173,14 @@ class Separated(Loopback):
         self.executor.disk = None  # not the server's
         return Roster.of(_travelled(Record(roster.record())))
 
-    def _execute(self, request: Request, deadline: float | None) -> Reply:
+    def _execute(
+        self, request: Request, deadline: float | None, deferral: Deferral | None = None
+    ) -> Reply:
         values = _travelled_values(request)
         if values["state"] is not None:
             name, digest = values["state"]
             values["state"] = (name, digest)
-        reply = super()._execute(Request(**values), deadline)
+        reply = super()._execute(Request(**values), deadline, deferral)
         values = _travelled_values(reply)
         if values["state"] is not None:
             values["state"] = StateRef(*values["state"])

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.experiment import ConfigurationError
-from equipoise.records import Record, size
+from equipoise.records import Record
 from equipoise.runtime import wire
-from equipoise.runtime.messages import Reply, Request
+from equipoise.runtime.messages import Reply, Request, group_size
 from equipoise.storage.store import RunError
 from equipoise.transports.base import with_file
 from equipoise.transports.lanes import Answered, Batch, Event, Exchange, Lane, Lost, share
@@ -23,8 +23,6 @@ from equipoise.transports.workers.sockets import Receiver, Sender
 
 log = logging.getLogger("equipoise")
 
-GROUP = 25  # clients that a worker executes as a group at most
-GROUP_BYTES = 2 * 2**20  # of the models that such a group is sent
 STARTS = 3  # processes that are started for a lane in a row, without one that was ready
 START_DEADLINE = 120.0  # seconds for a worker to import, attach the data and say that it is ready
 END_DEADLINE = 5.0  # seconds for a worker that closed its connection to end by itself
@@ -98,11 +96,9 @@ class WorkerLanes:
 
     def begin(self, exchange: Exchange) -> Record:
         """Return the message with the shared trees."""
-        first = exchange.requests[0]
-        is_training = first.exchange > 0
         self.together = 1
-        if is_training and all(lane.groups for lane in self.lanes):
-            self.together = max(1, min(GROUP, GROUP_BYTES // max(1, size(first.down))))
+        if all(lane.groups for lane in self.lanes):
+            self.together = group_size(exchange.requests[0])
         return Record(kind="trees", trees=exchange.trees)
 
     def take(self, waiting: deque[int], exchange: Exchange) -> list[int]:

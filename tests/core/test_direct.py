@@ -1,4 +1,4 @@
-"""Fully connected networks are trained without autograd, with the bits of autograd."""
+"""Small networks are trained without autograd, with the bits of autograd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from equipoise.losses.registry import squared_error
 from equipoise.losses.terms import Batch, supervised, term
 from equipoise.models import Model, Outputs, build, wrap
 from equipoise.task import Task
-from equipoise.training.dense import DenseNetwork, loss_gradient
+from equipoise.training.direct import DirectNetwork, loss_gradient
 from tests.helpers.plain import assert_equal
 from tests.helpers.problems import bench_of
 from tests.helpers.runs import settings
@@ -28,9 +28,12 @@ def by_autograd(outputs: Outputs, batch: Batch) -> Tensor:
     return batch.supervise(outputs.logits, batch.y)
 
 
-def client_of(model: Any, columns: int, classes: int, rows: int, **training: Any) -> Client:
-    draw = np.random.default_rng(columns + rows)
-    x = draw.normal(size=(rows, columns)).astype(np.float32)
+def client_of(
+    model: Any, columns: int | tuple[int, ...], classes: int, rows: int, **training: Any
+) -> Client:
+    shape = (columns,) if isinstance(columns, int) else columns
+    draw = np.random.default_rng(sum(shape) + rows)
+    x = draw.normal(size=(rows, *shape)).astype(np.float32)
     y = draw.integers(0, classes, rows)
     y[:classes] = np.arange(classes)
     config = settings(
@@ -60,9 +63,15 @@ def test_a_fit_has_the_bits_of_autograd(
 ) -> None:
     model = {"name": "mlp", "hidden": hidden}
     client = client_of(model, columns, classes, 60, batch=batch, epochs=2, **training)
+    assert_bits_of_autograd(client)
+
+
+def assert_bits_of_autograd(client: Client) -> None:
     ends = []
     for loss in (supervised, term(by_autograd)):
         trained = client.load(None)
+        if loss is supervised:
+            assert DirectNetwork.of(trained) is not None
         fitted = client.fit(trained, loss)
         ends.append((trained.tree(), fitted))
     assert_equal(ends[0][0], ends[1][0])
@@ -70,6 +79,18 @@ def test_a_fit_has_the_bits_of_autograd(
     for name, state in ends[1][1].memory.items():
         for slot, value in state.items():
             assert torch.equal(ends[0][1].memory[name][slot], value)
+
+
+@pytest.mark.parametrize("training", OPTIMISERS[:3])
+@pytest.mark.parametrize("batch", [1, 7, 16])
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [("lenet", (1, 28, 28)), ("lenet", (3, 17, 19)), ("fedave_mnist", (1, 9, 8))],
+)
+def test_a_fit_of_convolutions_has_the_bits_of_autograd(
+    model: str, shape: tuple[int, ...], batch: int, training: dict[str, Any]
+) -> None:
+    assert_bits_of_autograd(client_of(model, shape, 3, 18, batch=batch, **training))
 
 
 def test_a_gradient_hook_sees_what_autograd_computes() -> None:
@@ -87,12 +108,22 @@ def test_a_gradient_hook_sees_what_autograd_computes() -> None:
     assert all(torch.equal(one, other) for one, other in zip(*seen, strict=True))
 
 
+def convolution(**options: Any) -> nn.Sequential:
+    """Return a convolution of 4x4 images and a linear layer."""
+    block = (nn.Conv2d(1, 2, 3, **options), nn.MaxPool2d(2), nn.ReLU())
+    return nn.Sequential(*block, nn.Flatten(), nn.Linear(8, 3))
+
+
 def network(name: str) -> Model:
     flat = nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3))
     nets: dict[str, nn.Module] = {
         "mlp": build("mlp", IMAGES),
         "own": wrap(flat),
-        "cnn": build("cnn", IMAGES),
+        "batch norm": build("cnn", IMAGES),
+        "convolution": wrap(convolution(padding=1)),
+        "convolution with reflection": wrap(convolution(padding=1, padding_mode="reflect")),
+        "convolution with a padding by name": wrap(convolution(padding="same")),
+        "convolution without bias": wrap(convolution(padding=1, bias=False)),
         "dropout": wrap(nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Dropout(), nn.Linear(5, 3))),
         "no bias": wrap(nn.Sequential(nn.Flatten(), nn.Linear(16, 3, bias=False))),
         "two layers without ReLU": wrap(nn.Sequential(nn.Linear(16, 4), nn.Linear(4, 3))),
@@ -101,38 +132,48 @@ def network(name: str) -> Model:
     return Model(nets[name], "model")
 
 
-@pytest.mark.parametrize("name", ["mlp", "own"])
-def test_networks_of_linear_layers_and_relu_need_no_autograd(name: str) -> None:
-    assert DenseNetwork.of(network(name)) is not None
+@pytest.mark.parametrize("name", ["mlp", "own", "convolution"])
+def test_networks_of_known_layers_need_no_autograd(name: str) -> None:
+    assert DirectNetwork.of(network(name)) is not None
 
 
 @pytest.mark.parametrize(
-    "name", ["cnn", "dropout", "no bias", "two layers without ReLU", "ReLU at the end"]
+    "name",
+    [
+        "batch norm",
+        "convolution with reflection",
+        "convolution with a padding by name",
+        "convolution without bias",
+        "dropout",
+        "no bias",
+        "two layers without ReLU",
+        "ReLU at the end",
+    ],
 )
 def test_other_networks_need_it(name: str) -> None:
-    assert DenseNetwork.of(network(name)) is None
+    assert DirectNetwork.of(network(name)) is None
 
 
 def test_hooks_need_it() -> None:
     model = network("mlp")
     handle = model.net.features[1].register_forward_hook(lambda *_: None)  # type: ignore[index, union-attr]
-    assert DenseNetwork.of(model) is None
+    assert DirectNetwork.of(model) is None
     handle.remove()
     handle = model.net.head.weight.register_hook(lambda gradient: gradient)  # type: ignore[union-attr]
-    assert DenseNetwork.of(model) is None
+    assert DirectNetwork.of(model) is None
     handle.remove()
-    assert DenseNetwork.of(model) is not None
+    assert DirectNetwork.of(model) is not None
 
 
 def test_frozen_parameters_need_it() -> None:
     net = build("mlp", IMAGES)
     net.head.bias.requires_grad_(False)  # type: ignore[union-attr]
-    assert DenseNetwork.of(Model(net, "model")) is None
+    assert DirectNetwork.of(Model(net, "model")) is None
 
 
 def test_images_without_a_flatten_are_not_flattened() -> None:
     """Linear layers act on the last dimension of what they are given."""
-    layer = DenseNetwork.of(Model(wrap(nn.Linear(4, 3)), "model"))
+    layer = DirectNetwork.of(Model(wrap(nn.Linear(4, 3)), "model"))
     assert layer is not None
     assert layer.fits(torch.zeros(5, 4)) and not layer.fits(torch.zeros(5, 1, 4, 4))
 
@@ -153,7 +194,7 @@ def test_a_run_of_another_loss_trains_as_before(tmp_path: Any) -> None:
 @pytest.mark.parametrize("rows", [1, 7, 32])
 def test_the_squared_error_has_the_gradients_of_autograd(rows: int) -> None:
     model = Model(build("mlp", Task("regression", (13,), 1)), "model")
-    dense = DenseNetwork.of(model)
+    dense = DirectNetwork.of(model)
     loss = loss_gradient(squared_error)
     assert dense is not None and loss is not None
     x, y = torch.randn(rows, 13), torch.randn(rows)

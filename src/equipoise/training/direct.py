@@ -1,4 +1,4 @@
-"""Gradients of fully connected networks by direct calls of torch's kernels.
+"""Gradients of small networks by direct calls of torch's kernels.
 
 Autograd records every operation and replays it, which costs as much as the arithmetic of a small
 network. Here the kernels that autograd would run are called in the same order on the same operands,
@@ -18,6 +18,7 @@ from torch.nn.modules import module as hooks_of_all_modules
 from equipoise.losses.registry import squared_error
 from equipoise.models import Model
 from equipoise.models.network import Network
+from equipoise.training.convolution import ConvolutionBlock
 
 relu_backward = torch.ops.aten.threshold_backward.default
 _nll_forward = torch.ops.aten.nll_loss_forward.default
@@ -28,30 +29,44 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _IGNORED = -100  # the class that torch's cross-entropy ignores by default
 _ONE = torch.ones(())  # the gradient of a loss with respect to itself
 
+# A function of outputs and targets that returns the loss and its gradient with respect to outputs.
 LossGradient = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-class DenseNetwork:
-    """Linear layers with ReLU between them.
+class DirectNetwork:
+    """Linear layers with ReLU between them, after blocks of convolutions if there are any.
 
     Attributes:
-        layers: The linear layers, from the inputs to the outputs.
-        flattens: True if the network flattens its inputs.
+        blocks: The blocks of convolutions, from the inputs on.
+        flattens: True if the network flattens the inputs of its linear layers.
         parameters: The weight and bias of each layer, in the order of the gradients.
         tensors: The same without autograd.
     """
 
-    def __init__(self, net: nn.Module, layers: list[nn.Linear], flattens: bool) -> None:
-        self.layers = layers
+    def __init__(
+        self,
+        net: nn.Module,
+        blocks: list[ConvolutionBlock],
+        flattens: bool,
+        layers: list[nn.Linear],
+    ) -> None:
+        self.blocks = blocks
         self.flattens = flattens
         self.parameters: list[Tensor] = []
-        for layer in layers:
+        for layer in [*(block.convolution for block in blocks), *layers]:
+            assert layer.bias is not None
             self.parameters += [layer.weight, layer.bias]
         self.tensors = [parameter.detach() for parameter in self.parameters]
+        self._linear = self.tensors[2 * len(blocks) :]
         self._modules = list(net.modules())
 
+    @property
+    def is_dense(self) -> bool:
+        """True if the network has linear layers only."""
+        return not self.blocks
+
     @classmethod
-    def of(cls, model: Model) -> DenseNetwork | None:
+    def of(cls, model: Model) -> DirectNetwork | None:
         """Return the network of a model; None if it has other parts, hooks or frozen parameters.
 
         Args:
@@ -65,14 +80,16 @@ class DenseNetwork:
         return network
 
     @classmethod
-    def _recognised(cls, model: Model) -> DenseNetwork | None:
+    def _recognised(cls, model: Model) -> DirectNetwork | None:
         """Return the network of a model whose modules can be computed here, else None."""
-        modules = _modules(model.net)
+        blocks, modules = _leading_blocks(_modules(model.net))
         flattens = bool(modules) and _flattens(modules[0])
         layers = _linear_layers(modules[1:] if flattens else modules)
         if not layers or any(layer.bias is None for layer in layers):
             return None
-        network = cls(model.net, layers, flattens)
+        if blocks and not flattens:
+            return None  # Its linear layers act on the last dimension of images.
+        network = cls(model.net, blocks, flattens, layers)
         # The optimiser pairs gradients with parameters by position.
         if list(map(id, network.parameters)) != list(map(id, model.trained.values())):
             return None
@@ -98,8 +115,12 @@ class DenseNetwork:
         return True
 
     def fits(self, x: Tensor) -> bool:
-        """Return True if a batch has one row of numbers per sample, flattened if need be."""
-        return x.dtype == torch.float32 and (self.flattens or x.dim() == 2)
+        """Return True if a batch has images for convolutions, or a row of numbers per sample."""
+        if x.dtype != torch.float32:
+            return False
+        if self.blocks:
+            return x.dim() == 4
+        return self.flattens or x.dim() == 2
 
     def gradients(self, x: Tensor, y: Tensor, loss: LossGradient) -> tuple[Tensor, list[Tensor]]:
         """Return the loss over a batch, and its gradients in the order of `parameters`.
@@ -111,24 +132,34 @@ class DenseNetwork:
             y: The targets.
             loss: The loss and its gradient; see `loss_gradient`.
         """
-        return gradients_of(self.tensors, x.flatten(1), y, loss)
+        passes = []
+        for position, block in enumerate(self.blocks):
+            weight, bias = self.tensors[2 * position : 2 * position + 2]
+            passes.append(block.forward(x, weight, bias))
+            x = passes[-1].outputs
+        weights = self._linear[::2]
+        inputs = inputs_of_layers(x.flatten(1), self._linear)
+        value, gradient = loss(inputs.pop(), y)
+        gradient, gradients = gradients_of_layers(gradient, inputs, weights)
+        if passes:
+            gradient = torch.mm(gradient, weights[0]).view_as(x)
+        for position in range(len(passes) - 1, -1, -1):
+            block = self.blocks[position]
+            gradient, own = block.backward(passes[position], gradient, needs_inputs=position > 0)
+            gradients = own + gradients
+        return value, gradients
 
 
-def gradients_of(
-    parameters: list[Tensor], x: Tensor, y: Tensor, loss: LossGradient
+def gradients_of_layers(
+    gradient: Tensor, inputs: list[Tensor], weights: list[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
-    """Return the loss over a batch, and its gradients in the order of the parameters.
+    """Return the gradient of the first layer's outputs, and those of all weights and biases.
 
     Args:
-        parameters: The weight and bias of each layer.
-        x: The inputs, one row per sample.
-        y: The targets.
-        loss: A function of outputs and targets that returns the loss and its gradient with respect
-            to the outputs.
+        gradient: The gradient of the outputs.
+        inputs: The inputs of the layers.
+        weights: Their weights.
     """
-    weights = parameters[::2]
-    inputs = _inputs_of_layers(x, weights, parameters[1::2])
-    value, gradient = loss(inputs.pop(), y)
     gradients: list[Tensor] = []  # from the last layer to the first, bias before weight
     for position in range(len(weights) - 1, -1, -1):
         gradients.append(gradient.sum(0))
@@ -137,15 +168,20 @@ def gradients_of(
             gradient = torch.mm(gradient, weights[position])
             gradient = relu_backward(gradient, inputs[position], 0)
     gradients.reverse()
-    return value, gradients
+    return gradient, gradients
 
 
-def _inputs_of_layers(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> list[Tensor]:
-    """Return the inputs of all layers, and the outputs of the last one."""
+def inputs_of_layers(x: Tensor, parameters: list[Tensor]) -> list[Tensor]:
+    """Return the inputs of all layers, and the outputs of the last one.
+
+    Args:
+        x: The inputs, one row per sample.
+        parameters: The weight and bias of each layer.
+    """
     values = [x]
-    last = len(weights) - 1
-    for position, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        x = torch._C._nn.linear(x, weight, bias)
+    last = len(parameters) - 2
+    for position in range(0, len(parameters), 2):
+        x = torch._C._nn.linear(x, parameters[position], parameters[position + 1])
         if position < last:
             x = torch.relu_(x)
         values.append(x)
@@ -153,7 +189,7 @@ def _inputs_of_layers(x: Tensor, weights: list[Tensor], biases: list[Tensor]) ->
 
 
 # Networks are built once per process and lent to many fits.
-_networks: WeakKeyDictionary[Model, DenseNetwork | None] = WeakKeyDictionary()
+_networks: WeakKeyDictionary[Model, DirectNetwork | None] = WeakKeyDictionary()
 
 
 def loss_gradient(supervise: Callable[[Tensor, Tensor], Tensor]) -> LossGradient | None:
@@ -172,12 +208,13 @@ def _cross_entropy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return value, torch._log_softmax_backward_data(gradient, scores, 1, torch.float32)
 
 
-def stacked_cross_entropy(outputs: Tensor, y: Tensor) -> tuple[list[float], Tensor]:
+def stacked_cross_entropy(outputs: Tensor, y: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Return the cross-entropy of each client of a stack, and the gradient of the outputs.
 
     Args:
         outputs: The outputs, of shape (clients, batch, classes).
         y: The classes, of shape (clients, batch).
+        scale: The gradient of the loss with respect to the cross-entropy.
     """
     clients, batch = y.shape
     scores = torch._log_softmax(outputs, 2, False)
@@ -188,10 +225,10 @@ def stacked_cross_entropy(outputs: Tensor, y: Tensor) -> tuple[list[float], Tens
     flat_scores = scores.view(clients * batch, -1)
     weight = torch.full((), float(batch))
     gradient = _nll_backward(
-        _ONE, flat_scores, y.reshape(-1), None, _MEAN, _IGNORED, weight
+        scale, flat_scores, y.reshape(-1), None, _MEAN, _IGNORED, weight
     ).view_as(scores)
     gradient = torch._log_softmax_backward_data(gradient, scores, 2, torch.float32)
-    return torch.stack(values).tolist(), gradient
+    return torch.stack(values), gradient
 
 
 def _squared_error(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,6 +249,19 @@ def _modules(net: nn.Module) -> list[nn.Module]:
         return []
     features = list(net.features) if type(net.features) is nn.Sequential else [net.features]
     return [module for module in (*features, net.head) if type(module) is not nn.Identity]
+
+
+def _leading_blocks(
+    modules: list[nn.Module],
+) -> tuple[list[ConvolutionBlock], list[nn.Module]]:
+    """Return the blocks of convolutions at the start of a sequence, and the modules after them."""
+    blocks = []
+    block = ConvolutionBlock.of(modules[:3])
+    while block is not None:
+        blocks.append(block)
+        modules = modules[3:]
+        block = ConvolutionBlock.of(modules[:3])
+    return blocks, modules
 
 
 def _flattens(module: nn.Module) -> bool:
