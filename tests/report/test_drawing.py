@@ -200,7 +200,7 @@ def test_a_picture_in_a_page_lists_its_values_where_they_are_drawn() -> None:
         return figure
 
     root = ElementTree.fromstring(str(embedding.embedded(draw, "x")))
-    assert json.loads(root.get("data-names", "")) == [["a <b>", "var(--c0072b2)"]]
+    assert json.loads(root.get("data-names", "")) == [["a <b>", "var(--c0072b2)", "o"]]
     first, last = json.loads(root.get("data-spots", ""))
     assert (first[2:], last[2:]) == ([0, "none"], [0, "two"]), "a value that does not exist is out"
     assert first[0] < last[0] and first[1] > last[1], "the origin of a picture is above"
