@@ -1,35 +1,41 @@
-"""How long the gallery of a folder with many runs takes to appear, and to be complete.
+"""Seconds until the gallery of a folder with many runs appears, and until it is complete.
 
     python benchmarks/gallery.py --runs 500
 
-writes runs of 10 clients and 50 rounds into a temporary folder and prints the seconds until the
-first page, and until every run on it has been read. Run it on an idle machine.
+trains one run of 10 clients and 50 rounds, copies it with other seeds, learning rates and methods
+into a temporary folder, and prints the seconds until the first page, until every run on it has been
+read, and for a look at the folder when nothing has changed. Run it on an idle machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
+import equipoise as eq
 from equipoise.watch.gallery import Gallery
-from tests.helpers.stores import made_up_run
 
-METHODS = ("fedavg", "fedprox")
+METHODS = ("fedavg", "fedprox", "scaffold", "ditto")
+RATES = 10
 
 
 def write_runs(folder: Path, count: int) -> None:
-    """Write runs; they are copies of one run of each method, since creating them takes longer."""
-    originals = [made_up_run(folder / f".{name}", name, clients=10, rounds=50) for name in METHODS]
+    """Write runs whose cards differ in method, seed and learning rate."""
+    original = folder / ".original"
+    eq.run({"data": {"name": "digits", "clients": 10}, "method": "fedavg", "rounds": 50}, original)
+    text = (original / "experiment.yaml").read_text()
     for number in range(count):
-        shutil.copytree(originals[number % len(originals)], folder / f"run-{number}")
-    for original in originals:
-        shutil.rmtree(original)
+        run = folder / f"run-{number}"
+        shutil.copytree(original, run)
+        own = text.replace("name: fedavg", f"name: {METHODS[number % len(METHODS)]}")
+        own = re.sub(r"^seed: .*", f"seed: {number // len(METHODS)}", own, flags=re.MULTILINE)
+        own = re.sub(r"^  lr: .*", f"  lr: {(1 + number % RATES) / 100}", own, flags=re.MULTILINE)
+        (run / "experiment.yaml").write_text(own)
+    shutil.rmtree(original)
 
 
 def main() -> None:
@@ -46,8 +52,14 @@ def main() -> None:
         while gallery.page.state().status == "reading":
             continue
         complete = time.perf_counter() - start
+        cards = [item for item in gallery.items() if item.status == "finished"]
+        time.sleep(2 * complete)  # until the gallery looks again
+        start = time.perf_counter()
+        gallery.page.state()
+        again = time.perf_counter() - start
     print(
-        f"{count} runs: first page {first:.2f} s ({size / 1e6:.2f} MB), complete {complete:.2f} s"
+        f"{len(cards)} of {count} runs: first page {first:.2f} s ({size / 1e6:.2f} MB), "
+        f"complete {complete:.2f} s, unchanged {again:.2f} s"
     )
 
 

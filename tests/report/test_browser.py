@@ -32,6 +32,15 @@ def page_of(tmp_path_factory: pytest.TempPathFactory):
     return page
 
 
+def test_nothing_sticks_out_between_phone_and_desktop(browser: Browser, tmp_path: Path):
+    names = ["x" * 64, "University Hospital of the North, Department 3", "north"]
+    made_up_run(tmp_path / "standalone", "standalone", names, level=0.6)
+    report([made_up_run(tmp_path / "fedavg", "fedavg", names)], tmp_path / "report.html")
+    for width in (760, 900, 1000, 1100, 1200):
+        browser.open(tmp_path / "report.html", width)
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth"), width
+
+
 @pytest.mark.parametrize("width", [1200, 390])
 @pytest.mark.parametrize("clients", [4, 10, 50, 1000])
 def test_it_renders_at_every_size_without_complaint(

@@ -200,7 +200,7 @@ def test_a_picture_in_a_page_lists_its_values_where_they_are_drawn() -> None:
         return figure
 
     root = ElementTree.fromstring(str(embedding.embedded(draw, "x")))
-    assert json.loads(root.get("data-names", "")) == [["a <b>", "var(--c0072b2)"]]
+    assert json.loads(root.get("data-names", "")) == [["a <b>", "var(--c0072b2)", "o"]]
     first, last = json.loads(root.get("data-spots", ""))
     assert (first[2:], last[2:]) == ([0, "none"], [0, "two"]), "a value that does not exist is out"
     assert first[0] < last[0] and first[1] > last[1], "the origin of a picture is above"
@@ -223,3 +223,8 @@ def test_an_axis_never_magnifies_a_small_range(direction: str) -> None:
     drawing.widen(axes, 1.0, direction)
     after = axes.get_xlim() if direction == "x" else axes.get_ylim()
     assert after == limits, "a wide axis stays as it is"
+
+
+def test_many_series_differ_in_colour_or_marker() -> None:
+    marks = [tuple(drawing.mark_of(place).values()) for place in range(64)]
+    assert len(set(marks)) == 64

@@ -25,6 +25,7 @@ from equipoise.report.drawing import (
     LOSS,
     MARKERS,
     STYLE,
+    Chart,
     apart,
 )
 from equipoise.report.figures import ClientGain
@@ -205,6 +206,12 @@ def test_a_few_clients_of_one_seed_have_a_row_each_the_most_harmed_first() -> No
     assert one[0, 1] != two[0, 1], "equal gains of two methods stay visible"
     assert list(figure.series) == ["one", "two"]
     assert [spot.text for spot in figure.spots][1] == "one, south: -20.0 points"
+    others = figures.gains_by_method(gains, ACCURACY, ["alone", "one", "two"])
+    plane = figures.plane({name: [(0.5, 0.1)] for name in ("alone", "one", "two")}, ACCURACY)
+    assert isinstance(others, Chart) and isinstance(plane, Chart)
+    for name in ("one", "two"):
+        assert others.series[name] == plane.series[name], "a method has one colour in all figures"
+        assert others.markers[name] == plane.markers[name]
 
 
 def test_the_plane_of_many_rounds_connects_some_of_them() -> None:

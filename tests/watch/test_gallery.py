@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from html import unescape
@@ -139,6 +140,37 @@ def test_a_card_has_the_numbers_of_the_result(settings: dict[str, Any], tmp_path
     assert item.curve == result.curve and item.metric == result.metric
     sign = -1 if result.metric.lower_is_better else 1
     assert item.score == sign * result.aggregates["average"]
+
+
+def test_names_of_runs_are_text_and_never_code(tmp_path: Path) -> None:
+    name = "<script>alert(1)<" + "\"'&amp;"
+    made_up_run(tmp_path / name, clients=["<img src=x>", 'o\'Neill "x"'])
+    found = Gallery(tmp_path.resolve())
+    (item,) = found.items()
+    member = found.member(item.address.rstrip("/"))
+    assert item.name == name and member is not None
+    for page in (found.page.html(), found.overlay([item.address.rstrip("/")]), member.html()):
+        assert "<script>alert" not in page and "<img" not in page and "alert(1)" in page
+
+
+def test_a_run_that_is_deleted_leaves_the_gallery_and_its_page_says_so(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path / "run")
+    found = Gallery(tmp_path.resolve())
+    (address,) = members(found).values()
+    page = found.member(address)
+    assert page is not None and page.state().status == "finished"
+    shutil.rmtree(run)
+    time.sleep(2 * FRESH)
+    assert found.items() == [] and "0 runs and comparisons" in found.page.html()
+    assert page.state().status == "damaged" and "run.db" in page.html()
+
+
+def test_a_run_that_diverged_says_so_on_its_card(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path / "run", clients=["a", "b", "c"], rounds=5)
+    change(run, "update measurements set value = null where client = 'a' and round in (2, 5)")
+    (item,) = Gallery(tmp_path.resolve()).items()
+    assert "accuracy: not a number for 1 of 3 clients" in item.headline
+    assert item.spark.count("M") == 2, "rounds without a mean are gaps in the curve"
 
 
 def test_a_member_is_read_again_when_its_files_change(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from equipoise.watch.serving import WatchServer
 from tests.helpers.browser import Browser
-from tests.helpers.stores import made_up_run
+from tests.helpers.stores import change, made_up_run
 
 NAMES = """[...document.querySelectorAll(".gallery li:not(.hidden)")]
     .map((card) => card.dataset.name)"""
@@ -22,6 +22,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     made_up_run(folder / "low", level=0.3)
     made_up_run(folder / "high", "fedprox", level=0.6)
     made_up_run(folder / "half", rounds=4, finished=False)
+    change(made_up_run(folder / "diverged"), "update measurements set value = null")
     with WatchServer(folder) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -49,10 +50,13 @@ def test_cards_are_searched_filtered_and_sorted(browser: Browser, address: str) 
     assert browser.run(NAMES) == ["half"]
     choose(browser, "status", "")
     choose(browser, "order", "name")
-    assert browser.run(NAMES) == ["half", "high", "low"]
+    assert browser.run(NAMES) == ["diverged", "half", "high", "low"]
     choose(browser, "order", "best")
-    names = browser.run(NAMES)
-    assert names.index("high") < names.index("low")
+    best = browser.run(NAMES)
+    choose(browser, "order", "worst")
+    worst = browser.run(NAMES)
+    assert best.index("high") < best.index("low") and worst.index("high") > worst.index("low")
+    assert best[-1] == worst[-1] == "diverged", "a run without an average comes last"
 
 
 def test_the_curves_of_selected_runs_appear_in_one_figure(browser: Browser, address: str) -> None:

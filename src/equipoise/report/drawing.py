@@ -113,23 +113,27 @@ class Chart(Figure):
 
     Attributes:
         series: Name -> colour of every series, in the order of the legend.
+        markers: Name -> marker of every series, as matplotlib names it.
         spots: The values that a reader can point at.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.series: dict[str, str] = {}
+        self.markers: dict[str, str] = {}
         self.spots: list[Spot] = []
 
-    def add_series(self, name: str, colour: str, *artists: Artist) -> None:
+    def add_series(self, name: str, colour: str, *artists: Artist, marker: str = "o") -> None:
         """Name a series and what is drawn of it, so that it can be hidden.
 
         Args:
             name: The name in the legend.
             colour: The colour in the legend.
             artists: Lines, points and texts of the series.
+            marker: The marker in the legend.
         """
         self.series.setdefault(name, colour)
+        self.markers.setdefault(name, marker if marker in MARKERS else "o")
         number = list(self.series).index(name)
         for artist in artists:
             artist.set_gid(f"{SERIES}{number}")
@@ -224,6 +228,22 @@ def least_range(metric: Metric, values: Any) -> float:
     return LEAST_SHARE * float(finite.max()) if finite.size else 0.0
 
 
+def mark_of(place: int) -> dict[str, Any]:
+    """Return colour and marker of a series, which no other of up to 64 series has.
+
+    Args:
+        place: The position of the series among those of the figure.
+
+    >>> mark_of(0), mark_of(8)
+    ({'color': '#0072b2', 'marker': 'o'}, {'color': '#0072b2', 'marker': 's'})
+    """
+    count = len(COLOURS)
+    return {
+        "color": COLOURS[place % count],
+        "marker": MARKERS[(place + place // count) % len(MARKERS)],
+    }
+
+
 def apart(place: int, points: int) -> dict[str, Any]:
     """Return the style of a line that is visible even where it coincides with others.
 
@@ -235,9 +255,8 @@ def apart(place: int, points: int) -> dict[str, Any]:
     """
     step = max(1, points // 6)
     return {
-        "color": COLOURS[place % len(COLOURS)],
+        **mark_of(place),
         "linestyle": LINES[(place + place // len(COLOURS)) % len(LINES)],
-        "marker": MARKERS[(place + place // len(COLOURS)) % len(MARKERS)],
         "markersize": 4,
         "markevery": (place % step, step) if points > 1 else None,
     }

@@ -133,7 +133,9 @@ def _themed(colour: re.Match[str]) -> str:
 def _add_values(root: ElementTree.Element, chart: Chart) -> None:
     """Add the names of the series, and the values with their positions in the picture."""
     if chart.series:
-        names = [[name, _COLOUR.sub(_themed, colour)] for name, colour in chart.series.items()]
+        names = []
+        for name, colour in chart.series.items():
+            names.append([name, _COLOUR.sub(_themed, colour), chart.markers[name]])
         root.set("data-names", json.dumps(names, ensure_ascii=False))
     numbers = {name: number for number, name in enumerate(chart.series)}
     step = max(1, math.ceil(len(chart.spots) / MOST_SPOTS))

@@ -26,7 +26,6 @@ from equipoise.report.drawing import (
     GAIN,
     IN_IMAGES,
     LOSS,
-    MARKERS,
     PAPER,
     STATIC_LEGEND,
     Chart,
@@ -35,6 +34,7 @@ from equipoise.report.drawing import (
     label,
     least_range,
     legend_below,
+    mark_of,
     name_ends,
     name_points,
     new,
@@ -104,7 +104,7 @@ def _add_line(
     metric: Metric,
 ) -> None:
     """Let a reader hide a line of values by round, and point at its values."""
-    figure.add_series(name, str(line.get_color()), line)
+    figure.add_series(name, str(line.get_color()), line, marker=str(line.get_marker()))
     texts = []
     for number, value in zip(rounds, values, strict=True):
         texts.append(f"{name}, round {number}: {written(float(value), metric)}")
@@ -204,10 +204,10 @@ def sweep(
     for position, (method, line) in enumerate(lines.items()):
         x = [float(point[0]) if numeric else float(values.index(point[0])) for point in line]
         means, low, high = np.array([point[1:] for point in line]).T * scale
-        style = apart(position, len(x)) | {"marker": MARKERS[position % len(MARKERS)]}
+        style = apart(position, len(x))
         (drawn,) = axes.plot(x, means, **style)
         band = axes.fill_between(x, low, high, color=style["color"], alpha=0.1, linewidth=0)
-        figure.add_series(method, style["color"], drawn, band)
+        figure.add_series(method, style["color"], drawn, band, marker=style["marker"])
         texts = [
             f"{method}, {key}={point[0]}: {mean:.4g}"
             for point, mean in zip(line, means, strict=True)
@@ -463,7 +463,7 @@ class ClientGain:
 Gains = Mapping[str, Sequence[ClientGain]]  # by method
 
 
-def gains_by_method(gains: Gains, metric: Metric) -> Figure:
+def gains_by_method(gains: Gains, metric: Metric, methods: Sequence[str] = ()) -> Figure:
     """Draw the gain or loss of every client with every method.
 
     A few clients have a row each, with their names, and a mark for every method. Of many clients,
@@ -473,15 +473,17 @@ def gains_by_method(gains: Gains, metric: Metric) -> Figure:
     Args:
         gains: Method -> gains of its clients.
         metric: The metric of the gains.
+        methods: All methods in the order of the other figures, in which a method has the same
+            colour; by default those with gains.
     """
     names = {gain.name for own in gains.values() for gain in own}
     several_seeds = any(gain.run for own in gains.values() for gain in own)
     if len(names) <= NAMED_ROWS and not several_seeds:
-        return _gains_by_client(gains, metric)
+        return _gains_by_client(gains, metric, methods or list(gains))
     return _gains_in_rows(gains, metric)
 
 
-def _gains_by_client(gains: Gains, metric: Metric) -> Figure:
+def _gains_by_client(gains: Gains, metric: Metric, methods: Sequence[str]) -> Figure:
     """Draw a row for every client, the most harmed first, with a mark for every method."""
     lowest: dict[str, float] = {}
     for own in gains.values():
@@ -496,18 +498,11 @@ def _gains_by_client(gains: Gains, metric: Metric) -> Figure:
         shift = height * (position - (len(gains) - 1) / 2)
         rows = np.array([row_of[gain.client] for gain in own]) + shift
         values = np.array([gain.gain for gain in own]) * metric.scale
-        colour = COLOURS[position % len(COLOURS)]
+        style = mark_of(methods.index(method))
         marks = axes.scatter(
-            values,
-            rows,
-            s=22,
-            color=colour,
-            marker=MARKERS[position % len(MARKERS)],
-            linewidths=0,
-            label=in_legend(method),
-            zorder=3,
+            values, rows, s=22, linewidths=0, label=in_legend(method), zorder=3, **style
         )
-        figure.add_series(method, colour, marks)
+        figure.add_series(method, style["color"], marks, marker=style["marker"])
         figure.add_spots(axes, values, rows, _gain_texts(method, own, metric), method)
     axes.set_yticks(range(len(clients)), list(map(short, clients)), fontsize=7.5)
     axes.set_ylim(len(clients) - 0.4, -0.6)
@@ -620,19 +615,16 @@ def plane(
     marks = []
     for position, (method, seeds) in enumerate(points.items()):
         average, std = np.array(seeds).T * metric.scale
-        style: dict[str, Any] = {
-            "color": COLOURS[position % len(COLOURS)],
-            "marker": MARKERS[position % len(MARKERS)],
-        }
+        style = mark_of(position)
         if len(seeds) > 1:
             faint = axes.scatter(std, average, s=14, alpha=0.35, linewidths=0, **style)
-            figure.add_series(method, style["color"], faint)
+            figure.add_series(method, style["color"], faint, marker=style["marker"])
         # The first mark is the largest, so that its rim shows below a later one.
         size = max(30, 120 - 22 * position)
         x = float(std.mean())
         y = float(average.mean())
         mark = axes.scatter([x], [y], s=size, label=in_legend(method), zorder=3, **style)
-        figure.add_series(method, style["color"], mark)
+        figure.add_series(method, style["color"], mark, marker=style["marker"])
         text = _plane_text(method, y / metric.scale, x / metric.scale, metric)
         figure.add_spots(axes, [x], [y], [text], method)
         marks.append((method, x, y))

@@ -160,7 +160,7 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
         pictures["gains"] = Picture(
             "Who gains, who loses",
             _describe_gains(gains, len(comparison.seeds) > 1),
-            lambda: figures.gains_by_method(gains, metric),
+            lambda: figures.gains_by_method(gains, metric, list(entries)),
         )
     pictures["curves"] = _learning_by_method(entries, metric, len(comparison.seeds) > 1)
     marks = {method: [_point(entry.run) for entry in seeds] for method, seeds in entries.items()}

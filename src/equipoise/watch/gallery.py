@@ -202,9 +202,7 @@ class Gallery:
             return run_item(folder, name, address)
         except Exception as error:  # a damaged or a stranger's folder must not hide the others
             changed = _date(stamp.changed)
-            return Item(
-                name, address, "damaged", describe(error), "cannot be read", started=changed
-            )
+            return Item(name, address, "damaged", describe(error), "", started=changed)
 
     def _unread(self, folder: Path, stamp: _Stamp) -> Item:
         changed = _date(stamp.changed)

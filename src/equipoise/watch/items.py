@@ -88,24 +88,32 @@ class Item:
     def spark(self) -> str:
         """The curve as the path of a picture of 100 by 30 units; empty for fewer than two points.
 
+        It has a gap where the mean is not finite, since some model had diverged.
+
         >>> Item("", "", "", "", "", curve=Curve((1, 2, 3), (0.2, 0.6, 0.4))).spark
         'M0 28L50 2L100 15'
         """
         step = max(1, math.ceil(len(self.curve.rounds) / MOST_POINTS))
         points = list(zip(self.curve.rounds, self.curve.means, strict=True))
         # The last point is always shown, so that steps are counted from the end.
-        points = [point for point in points[::-step][::-1] if math.isfinite(point[1])]
-        if len(points) < 2:
+        points = points[::-step][::-1]
+        means = [mean for _, mean in points if math.isfinite(mean)]
+        if len(means) < 2:
             return ""
         first, last = points[0][0], points[-1][0]
-        low = min(mean for _, mean in points)
-        span = max(mean for _, mean in points) - low or 1.0
-        places = []
+        low = min(means)
+        span = max(means) - low or 1.0
+        path = ""
+        command = "M"
         for number, mean in points:
+            if not math.isfinite(mean):
+                command = "M"
+                continue
             across = 100 * (number - first) / (last - first)
             down = 28 - 26 * (mean - low) / span
-            places.append(f"{across:.4g} {down:.4g}")
-        return f"M{'L'.join(places)}"
+            path += f"{command}{across:.4g} {down:.4g}"
+            command = "L"
+        return path
 
     @property
     def spark_text(self) -> str:
@@ -169,6 +177,11 @@ def _headline(scores: MetricResult) -> str:
     if not scores.values:
         return "Nothing is measured yet."
     metric = scores.metric
+    diverged = sum(not math.isfinite(value) for value in scores.values.values())
+    if diverged:
+        count = f"{diverged:,} of {len(scores.values):,}"
+        noun = "client" if len(scores.values) == 1 else "clients"
+        return f"{name_of(metric)}: not a number for {count} {noun}, whose model has diverged"
     extreme = "highest" if metric.lower_is_better else "lowest"
     average = written(scores.aggregates["average"], metric)
     worst = written(scores.aggregates["worst"], metric)

@@ -6,6 +6,18 @@
 // the figure.
 const hiddenSeries = new Map();
 const NEAR = 30; // how far a pointer may be from a value, in units of the picture
+const SVG = "http://www.w3.org/2000/svg";
+// Marker by its name in matplotlib -> its shape, in a picture from -6 to 6.
+const SHAPES = {
+  o: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+  s: "M-3.5-3.5h7v7h-7z",
+  "^": "M0-4.5L4.5 3.5H-4.5z",
+  D: "M0-5L5 0L0 5L-5 0z",
+  v: "M0 4.5L4.5-3.5H-4.5z",
+  P: "M-1.5-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
+  X: "M-4.5-2.4L-2.4-4.5L0-2.1L2.4-4.5L4.5-2.4L2.1 0L4.5 2.4L2.4 4.5L0 2.1L-2.4 4.5L-4.5 2.4L-2.1 0z",
+  "*": "M0.0 -5.5L1.3 -1.8L5.2 -1.7L2.1 0.7L3.2 4.4L0.0 2.2L-3.2 4.4L-2.1 0.7L-5.2 -1.7L-1.3 -1.8z",
+};
 
 function enhanceChart(chart) {
   const figure = chart.closest("figure");
@@ -23,12 +35,10 @@ function addLegend(chart, names, hidden) {
   legend.className = "legend";
   legend.setAttribute("role", "group");
   legend.setAttribute("aria-label", "Show or hide series");
-  names.forEach(([name, colour], number) => {
+  names.forEach(([name, colour, marker], number) => {
     const button = document.createElement("button");
-    const swatch = document.createElement("i");
     button.type = "button";
-    swatch.style.background = colour;
-    button.append(swatch, name);
+    button.append(swatch(colour, marker), name);
     const show = () => {
       button.setAttribute("aria-pressed", String(!hidden.has(name)));
       for (const part of chart.querySelectorAll(`[data-series="${number}"]`)) {
@@ -42,14 +52,44 @@ function addLegend(chart, names, hidden) {
     show();
     legend.append(button);
   });
+  cutStaticLegend(chart);
   chart.classList.add("has-legend");
   chart.parentElement.after(legend);
+}
+
+function swatch(colour, marker) {
+  const picture = document.createElementNS(SVG, "svg");
+  const shape = document.createElementNS(SVG, "path");
+  picture.setAttribute("viewBox", "-6 -6 12 12");
+  picture.setAttribute("aria-hidden", "true");
+  shape.setAttribute("d", SHAPES[marker] ?? SHAPES.o);
+  shape.style.fill = colour;
+  picture.append(shape);
+  return picture;
+}
+
+// The legend inside the picture, which the buttons replace, is at its lower end.
+function cutStaticLegend(chart) {
+  const box = chart.querySelector(".static-legend")?.getBBox();
+  if (!box?.height) return;
+  chart.dataset.whole = chart.viewBox.baseVal.height;
+  chart.dataset.cut = box.y;
+  chart.viewBox.baseVal.height = box.y;
+}
+
+// Paper has no buttons, and so shows the whole picture.
+for (const [event, key] of [["beforeprint", "whole"], ["afterprint", "cut"]]) {
+  addEventListener(event, () => {
+    for (const chart of document.querySelectorAll(".chart[data-cut]")) {
+      chart.viewBox.baseVal.height = chart.dataset[key];
+    }
+  });
 }
 
 function addValues(chart, spots, isVisible) {
   const canvas = chart.parentElement;
   const tip = document.createElement("output");
-  const mark = document.createElementNS("http://www.w3.org/2000/svg", "circle");
+  const mark = document.createElementNS(SVG, "circle");
   let current = -1;
   tip.className = "tip";
   tip.hidden = true;

@@ -2,11 +2,14 @@
 // The gallery is complete without this script. With it runs can be searched, filtered and sorted,
 // and the curves of selected runs appear above the cards.
 const galleryState = { word: "", status: "", order: "newest", selected: new Set() };
+// The average of a run, or something else for a run without one, which comes last in both orders.
+const scoreOf = (card, missing) =>
+  card.dataset.score === "-inf" ? missing : Number(card.dataset.score);
 const ORDERS = {
   newest: (a, b) => b.dataset.started.localeCompare(a.dataset.started),
   oldest: (a, b) => a.dataset.started.localeCompare(b.dataset.started),
-  best: (a, b) => b.dataset.score - a.dataset.score,
-  worst: (a, b) => a.dataset.score - b.dataset.score,
+  best: (a, b) => scoreOf(b, -Infinity) - scoreOf(a, -Infinity) || 0,
+  worst: (a, b) => scoreOf(a, Infinity) - scoreOf(b, Infinity) || 0,
   name: (a, b) => a.dataset.name.localeCompare(b.dataset.name, "en", { numeric: true }),
 };
 
