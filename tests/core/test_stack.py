@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -192,6 +192,43 @@ def test_fits_that_a_stack_cannot_train_run_alone(
 ) -> None:
     executor = executor_of([40, 40, 31], hidden=hidden, lr=0.1, **training)
     assert assert_same_bits(executor).stacked == 0
+
+
+class Reporting(FedAvg):
+    """Uploads what fits return; changes outputs and continues with the optimiser's memory."""
+
+    def client(self, client: Client, down: Down) -> Up:
+        model = client.load(down.model)
+        outputs = client.predict(model)
+        outputs += 1
+        first = client.fit(model, eq.supervised + 0.3 * eq.proximity(0.5 * down.model))
+        outputs *= 2
+        taught = eq.distillation(outputs) + 0.5 * eq.supervised
+        second = client.fit(model, taught, memory=first.memory, purpose="second")
+        return Up(model=model, losses=[first.loss, second.loss], memory=second.memory)
+
+
+def test_a_fit_of_a_stack_returns_what_it_returns_alone() -> None:
+    executor = executor_of([40, 40, 31], method=Reporting(), batch=7, lr=0.1, momentum=0.5)
+    assert assert_same_bits(executor).stacked == 6
+
+
+class Moody(FedAvg):
+    """Evaluates a model only when its step is executed for the first time."""
+
+    clients: ClassVar[set[str]] = set()
+
+    def client(self, client: Client, down: Down) -> Up:
+        if client.id not in self.clients:
+            self.clients.add(client.id)
+            client.predict(client.load(down.model))
+        return super().client(client, down)
+
+
+def test_a_step_that_does_not_repeat_itself_is_an_error_that_says_so() -> None:
+    executor = executor_of([40, 40], method=Moody(), batch=7)
+    for reply in executor.execute_group(requests_of(executor)):
+        assert reply.error is not None and "depend on its client and its message" in reply.error
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
