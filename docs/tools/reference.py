@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 import types
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Union, get_args, get_origin
@@ -85,12 +86,12 @@ def _argument_name(argument: Any) -> str:
 def _help_lines(text: str) -> list[str]:
     """Return the help of a command; its indented examples become code."""
     lines: list[str] = []
-    for block in text.replace("\b", "").split("\n\n"):
-        stripped = block.strip()
-        if stripped.startswith("equipoise "):
-            lines += [f"```text\n{stripped}\n```", ""]
+    for block in text.replace("\b", "").strip().split("\n\n"):
+        first, _, rest = block.partition("\n")
+        if first.strip() in ("Example:", "Examples:"):
+            lines += [f"```text\n{textwrap.dedent(rest)}\n```", ""]
         else:
-            lines += [_escape(" ".join(stripped.split())), ""]
+            lines += [_escape(" ".join(block.split())), ""]
     return lines
 
 

@@ -462,11 +462,12 @@ class Client:
         for model, turn in zip(models, turns, strict=True):
             with turn:
                 passes.append(self._forward(model, batch.x))
-        outputs, values = tuple(passes), []
-        for own, one, turn in zip(losses, outputs, turns, strict=True):
-            one.peers = outputs
+        outputs = tuple(passes)
+        values = []
+        for loss, output, turn in zip(losses, outputs, turns, strict=True):
+            output.peers = outputs
             with turn:
-                values.append(own(one, batch))
+                values.append(loss(output, batch))
         for stepper in steppers:
             for tensor in stepper.tensors:
                 tensor.grad = None

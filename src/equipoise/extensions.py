@@ -30,15 +30,15 @@ REGISTRIES: dict[str, Registry[Any]] = {
 }
 
 
-def register(given: Any, **facts: Any) -> Any:
+def register(extension: Any, **facts: Any) -> Any:
     """Register a method, model, metric, data set, partition or loss in this process.
 
     A package also announces it by an entry point, so that other processes and the command line
     find it.
 
     Args:
-        given: A Method, a torch module's class, a Metric, a SupervisedLoss or a RegisteredSet; or,
-            for a decorator, the kind of the decorated thing: "method", "model", "metric",
+        extension: A Method, a torch module's class, a Metric, a SupervisedLoss or a RegisteredSet;
+            or, for a decorator, the kind of the decorated thing: "method", "model", "metric",
             "dataset", "partition" or "loss".
         facts: For a metric `higher_is_better`, `unit`, `needs` and `statistic`, as in
             `equipoise.metrics.Metric`; for a loss `needs`.
@@ -58,12 +58,12 @@ def register(given: Any, **facts: Any) -> Any:
         'worst_error'
         >>> del REGISTRIES["metric"].registered["worst_error"]
     """
-    if isinstance(given, str):
-        if given not in REGISTRIES:
-            raise nearest("kind", given, list(REGISTRIES))
-        kind = given
+    if isinstance(extension, str):
+        if extension not in REGISTRIES:
+            raise nearest("kind", extension, list(REGISTRIES))
+        kind = extension
         return lambda thing: _add(kind, thing, facts)
-    return _add(_kind_of(given), given, facts)
+    return _add(_kind_of(extension), extension, facts)
 
 
 def _kind_of(thing: Any) -> str:

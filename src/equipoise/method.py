@@ -123,18 +123,18 @@ class Served:
     main: bool = False
 
 
-def model_of(one: Model | Served) -> Model:
+def model_of(served: Model | Served) -> Model:
     """Return the network of a served model."""
-    return one.model if isinstance(one, Served) else one
+    return served.model if isinstance(served, Served) else served
 
 
-def shared_of(given: Mapping[str, Model | Served]) -> tuple[str, Model]:
+def shared_of(served: Mapping[str, Model | Served]) -> tuple[str, Model]:
     """Return name and network of the served model that all clients have, or else of the first."""
-    name = next(
-        (name for name, one in given.items() if isinstance(one, Served) and one.same_for_all),
-        next(iter(given)),
-    )
-    return name, model_of(given[name])
+    for name, model in served.items():
+        if isinstance(model, Served) and model.same_for_all:
+            return name, model.model
+    first = next(iter(served))
+    return first, model_of(served[first])
 
 
 class Ups(Sequence[Up]):
@@ -220,17 +220,20 @@ class Ups(Sequence[Up]):
             raise ValueError(
                 f"{name}: expected {len(self)} coefficients, one per reply, got {len(coefficients)}"
             )
-        given = iter(np.asarray(coefficients, dtype=np.float64).tolist())
-        placed = [0.0 if up is None else next(given) for _, up in self.positions]
-        values = [None if up is None else up[name] for _, up in self.positions]
+        remaining = iter(np.asarray(coefficients, dtype=np.float64).tolist())
+        factors = []
+        values = []
+        for _, up in self.positions:
+            factors.append(0.0 if up is None else next(remaining))
+            values.append(None if up is None else up[name])
         first = next(value for value in values if value is not None)
         if isinstance(first, Tree):
-            return combine(values, placed, divide)
+            return combine(values, factors, divide)
         wrapped = [
             None if value is None else Tree({"": torch.as_tensor(value, dtype=torch.float64)})
             for value in values
         ]
-        result = combine(wrapped, placed, divide)[""]
+        result = combine(wrapped, factors, divide)[""]
         if not isinstance(first, Tensor):
             return float(result)
         # The mean of integers is not an integer.
@@ -482,9 +485,9 @@ def mistake(kind: type[Method]) -> str | None:
                 f"{base.__name__} has the parameter {fields[0]!r} but is no dataclass, so it would "
                 "be ignored; write @dataclass(frozen=True) above the class"
             )
-        for name, found in vars(base).items():
+        for name, member in vars(base).items():
             close = closest(name, SLOTS, 0.85)
-            if inspect.isfunction(found) and close and name not in SLOTS:
+            if inspect.isfunction(member) and close and name not in SLOTS:
                 return (
                     f"{base.__name__}.{name} is never called; did you mean {close}? "
                     "(A step of your own needs another name.)"

@@ -443,7 +443,7 @@ def check_resumable(
     Raises:
         RunError: If the run is finished, damaged, or cannot be continued by this version.
     """
-    check_metadata(store.folder, store.meta)
+    check_metadata(store.folder, store.facts)
     saved = with_its_defaults(read_configuration(store.folder), store.meta("defaults"))
     _check_unfinished(store, saved, from_round)
     _check_can_be_rebuilt(store, saved, dataset, experiment)
@@ -509,7 +509,7 @@ def _check_can_be_rebuilt(
     if reason is not None:
         raise RunError(
             f"{store.folder} was {reason}; this version would compute other numbers than it "
-            "began with: run it anew"
+            "began with: run it again"
         )
 
 
@@ -520,11 +520,11 @@ def _check_data_unchanged(store: Store, is_unchanged: bool) -> None:
     if recipe.get("kind") == "table" and "schema" not in recipe:
         raise RunError(
             f"{store.folder} was begun by a version ({store.meta('version')}) that read tables in "
-            "another way (it had no schema), so it cannot be resumed; run the experiment anew"
+            "another way (it had no schema), so it cannot be resumed; run the experiment again"
         )
     raise RunError(
         f"the data of {store.folder} have changed since it began; bring back the original data, "
-        "or run the experiment anew"
+        "or run the experiment again"
     )
 
 
@@ -544,8 +544,8 @@ def _check_not_older(store: Store, newest: Mapping[str, int]) -> None:
         if number > last + 1 and client not in restarted:
             raise RunError(
                 f"{store.folder} ends with round {last}, and site {client!r} has a state of round "
-                f"{number}, so this is an old copy of the run; put back a newer copy, or let the "
-                f"site begin afresh with `equipoise network restart-client RUN {client}`"
+                f"{number}, so this is an old copy of the run; restore a newer copy, or reset the "
+                f"state of the site with `equipoise network restart-client RUN {client}`"
             )
 
 
@@ -600,7 +600,7 @@ def _check_states(store: Store, transport: Transport, number: int, experiment: E
             f"{store.folder} cannot go back to round {number}: {len(missing)} of {len(then)} "
             f"clients cannot; the first, {first.client!r}: "
             f"{first.failure or first.error or first.stop}; "
-            "restore the states there, or run the experiment anew"
+            "restore the states there, or run the experiment again"
         )
 
 

@@ -178,7 +178,7 @@ def retrain_without(
     out: str | Path | None = None,
     allow_imports: Iterable[str] = (),
 ) -> Run:
-    """Train a run anew without some sites, as if they had never joined.
+    """Train a run again without some sites, as if they had never joined.
 
     The seed is that of the run, and nothing is taken from the rows of these sites. So the result
     equals that of a run in which they never joined, bit for bit (`runs.digests.result_digest`). The
@@ -204,8 +204,8 @@ def retrain_without(
     reason = run.store.meta("not portable")
     if run.store.data_at_sites or reason is not None:
         raise RunError(
-            f"{run.folder} cannot be trained anew here: {reason or 'its data are at sites'}; start "
-            "a run without the site in the way that it was started"
+            f"{run.folder} cannot be trained again here: {reason or 'its data are at sites'}; "
+            "start a run without the site in the way that it was started"
         )
     data = dict(run.config["data"])
     data["without"] = list(dict.fromkeys([*data.get("without", ()), *sites]))

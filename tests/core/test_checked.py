@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -274,7 +275,11 @@ def test_a_file_may_name_what_is_allowed(tmp_path: Path, monkeypatch: pytest.Mon
             r"is 3.14.*; expected a class or a function that makes a torch.nn.Module",
         ),
         ("collections:OrderedDict", "", "expected a subclass of equipoise.Module"),
-        ("no_such_module_here:Net", "", r"cannot import 'no_such_module_here' .*is it installed"),
+        (
+            "no_such_module_here:Net",
+            "",
+            r"cannot import 'no_such_module_here' .*install its package",
+        ),
         ("torch.nn:Liner", "", "unknown name in torch.nn 'Liner'; did you mean 'Linear'"),
         (
             "torch:nn.Linear",
@@ -290,6 +295,16 @@ def test_what_a_name_stands_for(name: str, makes: str, sentence: str | None) -> 
         return
     with pytest.raises(UnknownName, match=sentence):
         OWN.load(name, "model", nn.Module, makes)
+
+
+def test_a_module_in_the_current_folder_that_python_does_not_find_has_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_of_mine.py").write_text("")
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownName, match=r"is in this folder: set PYTHONPATH=\."):
+        OWN.load("module_of_mine:Net", "model", nn.Module, "")
 
 
 def test_functions_are_offered_only_where_a_function_will_do() -> None:

@@ -207,6 +207,27 @@ def test_a_few_words_among_numbers(
     assert [one.startswith(expected) for one in said(found, "column 'c' is not")] == [True] * warned
 
 
+DIRTY = [f"{150 + i}.5" for i in range(20)] + ["n/a?", "180 mg", "n/a?"]
+
+
+def test_words_among_numbers_are_named_with_their_repair_also_if_the_data_are_refused(
+    tmp_path: Path,
+) -> None:
+    other_labels = column(["1", "2", "3"]).replace(",a\n", ",0\n").replace(",b\n", ",1\n")
+    found = look(tmp_path, {"a.csv": column(DIRTY), "b.csv": other_labels})
+    assert found.problems
+    (warning,) = said(found, "column 'c'")
+    assert "3 cells such as 'n/a?' (a.csv, line 22)" in warning
+    assert "missing: {c: ['n/a?', 180 mg]}" in warning
+
+
+def test_a_factor_of_a_column_with_words_is_the_only_problem(tmp_path: Path) -> None:
+    files = {"a.csv": column(DIRTY), "b.csv": column(["1", "2", "3"]).replace(",a\n", ",x\n")}
+    schema = Schema(factors={"c": 2.0}, values={"label": {"x": "a"}})
+    (problem,) = look(tmp_path, files, schema=schema).problems
+    assert "site 'a', column 'c': `factors` of the schema expects numbers, got 'n/a?'" in problem
+
+
 def test_numbers_with_decimal_commas_are_no_words(tmp_path: Path) -> None:
     rows = "".join(
         f"{cell};{'ab'[i % 2]}\n" for i, cell in enumerate(["1,5", "2,5", "1,5", "2,5", "n.d."])

@@ -72,8 +72,6 @@ def test_commands_and_code_of_a_page_print_what_it_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Terminal
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     names: dict[str, Any] = {"__name__": "page"}
     output = ""
     for block in blocks(page):
@@ -86,6 +84,10 @@ def test_commands_and_code_of_a_page_print_what_it_shows(
             output = ""
         elif block.language == "console":
             for words, printed in typed(block.text):
+                if words == ["export", "PYTHONPATH=."]:
+                    monkeypatch.syspath_prepend(tmp_path)
+                    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+                    continue
                 answer = equipoise(*words[1:])
                 assert answer.code == 0, answer.err
                 assert matches(printed, answer.out), answer.out

@@ -173,7 +173,9 @@ def test_what_the_commands_say_names_the_option(hospitals: Path, equipoise: Term
     answer = equipoise(
         "compare", "--data", "digits", "--seeds", "5", "--methods", "fedavg", "--dry-run"
     )
-    assert answer.err == "seed 5 only; did you mean 1-5?\n" and "plan: 2 runs" in answer.out
+    assert (
+        answer.err == "--seeds 5 is one seed; did you mean 1-5?\n" and "plan: 2 runs" in answer.out
+    )
     for seeds in ("1", "1-5", "1,5"):
         assert (
             equipoise(

@@ -11,7 +11,13 @@ import equipoise
 
 nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
 nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
-SLOW = ("cluster", "compare", "network")  # they start many processes, or train for long
+SLOW = (
+    "cluster",
+    "compare",
+    "hospitals",
+    "method",
+    "network",
+)  # they start many processes, or train for long
 NEEDS = {"cluster": "ray", "network": "nvflare"}
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
 

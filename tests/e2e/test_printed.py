@@ -380,7 +380,7 @@ def test_a_comparison_without_a_terminal_is_told_in_lines(
         watching.on_end(first, "out of\nluck")
     assert capsys.readouterr() == (
         "",
-        "2 runs to do, 3 finished already\n"
+        "2 runs to do, 3 already finished\n"
         f"standalone, {alone.partition}, seed 1: done\nfedprox mu=0.25, {first.partition}, seed 1: failed: out of\\nluck\n",
     )
     with comparison_output.progress(True) as watching:
@@ -393,7 +393,7 @@ def test_bars_of_a_comparison_sum_up_the_rounds_of_all_runs(terminal: io.StringI
     alone, first, second = cells(grid={"method.mu": [0.25, 0.5]})
     with comparison_output.progress(False) as watching:
         watching.on_plan([alone, first, second], 0)
-        assert "finished already" not in terminal.getvalue()
+        assert "already finished" not in terminal.getvalue()
         watching.on_plan([alone, first, second], 2)
         watching.on_round(alone, 4)
         watching.on_round(first, 1)
@@ -402,7 +402,7 @@ def test_bars_of_a_comparison_sum_up_the_rounds_of_all_runs(terminal: io.StringI
         watching.on_end(second, "no luck")
     shown = terminal.getvalue()
     assert (
-        "2 runs are finished already, 3 to do" in shown
+        "2 runs already finished, 3 to do" in shown
         and f"failed fedprox mu=0.5, {second.partition}, seed 1: no luck" in shown
     )
     assert "7/12 rounds" in last(terminal, "all runs") and "3/4 rounds" in last(
@@ -447,7 +447,7 @@ def test_a_number_that_may_be_meant_as_how_many_is_asked_about(
 ) -> None:
     comparison_output.ask_about_seeds(text)
     assert capsys.readouterr().err == (
-        f"seed {text.strip()} only; did you mean 1-{text.strip()}?\n" if asked else ""
+        f"--seeds {text.strip()} is one seed; did you mean 1-{text.strip()}?\n" if asked else ""
     )
 
 
@@ -524,7 +524,7 @@ def raised(error: Exception, name: str = "equipoise.somewhere") -> Exception:
         (OSError(28, "No space left"), "No space left"),
         (
             sqlite3.DatabaseError("torn"),
-            "the folder of a run is damaged (torn); restore it from a copy, or run the experiment anew",
+            "the folder of a run is damaged (torn); restore it from a copy, or run the experiment again",
         ),
         (ConfigurationError("one\ntwo"), "one\ntwo"),
         (RunError("one\n  two"), "one two"),

@@ -478,9 +478,11 @@ def test_a_folder_is_watched_until_it_is_interrupted(
 
     monkeypatch.setattr("equipoise.watch.serving.WatchServer", Serving)
     assert equipoise("watch", tmp_path, "--port", 7).out.splitlines() == [
-        "open http://127.0.0.1:7/x in a browser on this machine; Ctrl-C ends", "viewer stopped; the runs continue",
+        "open http://127.0.0.1:7/x in a browser on this machine; Ctrl-C stops", "viewer stopped; the runs continue",
     ]  # fmt: skip
-    with pytest.raises(RunError, match="no folder .*; give that of a run, or one that holds runs"):
+    with pytest.raises(
+        RunError, match="no folder .*; name the folder of a run, or a folder of runs"
+    ):
         watch.watch(tmp_path / "nothing")
 
 

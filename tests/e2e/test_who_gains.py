@@ -100,7 +100,7 @@ def test_run_against_alone_is_a_comparison(hospitals: Path, equipoise: Terminal)
         "--out",
         "c",
     )
-    assert "0 runs to do, 2 finished already" in again.err, (
+    assert "0 runs to do, 2 already finished" in again.err, (
         "the same command completes what is missing"
     )
     shown = equipoise("show", "c")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import equipoise as eq
-from equipoise import simulate
+from equipoise import methods, simulate
 from equipoise.data import Federation
 from equipoise.data.check import DataReport
 from equipoise.experiment import Experiment, experiment
@@ -24,8 +24,24 @@ from equipoise.testing.small import CLASSES, SIZES, assert_same, everything, fin
 from tests.helpers.callbacks import Calling
 
 __all__ = [
-    "CLASSES", "LOOSE", "QUICK", "SIZES", "assert_same", "config", "environment", "everything", "federation_changed", "files_under", "finite", "folder_of", "played",
-    "same_run", "settings", "sites", "stopped",
+    "CLASSES",
+    "LOOSE",
+    "QUICK",
+    "SIZES",
+    "assert_same",
+    "config",
+    "each_method",
+    "environment",
+    "everything",
+    "federation_changed",
+    "files_under",
+    "finite",
+    "folder_of",
+    "played",
+    "same_run",
+    "settings",
+    "sites",
+    "stopped",
 ]  # fmt: skip
 
 QUICK: dict[
@@ -40,6 +56,23 @@ QUICK: dict[
 }
 # Adam steps by its rate even along a gradient that is zero but for rounding (a bias in front of a batch norm): a few rates of 1e-3.
 LOOSE = {"kdia": 5e-3}
+
+
+# A method of each kind: plain, control variates at clients and server, models of several clients,
+# distillation, a generator, weights by alignment, forward hooks, personal models, a final phase.
+OF_EACH_KIND = (
+    "fedavg", "scaffold", "fedakd", "fedekd", "kdia", "corefed", "fedequilibria", "fedmpr", "ditto",
+    "poise",
+)  # fmt: skip
+
+
+def each_method() -> list[Any]:
+    """Return all methods as parameters of a test; those of a kind that is tested are slow."""
+    parameters = []
+    for name in methods.names():
+        marks = () if name in OF_EACH_KIND else pytest.mark.slow
+        parameters.append(pytest.param(name, marks=marks))
+    return parameters
 
 
 def folder_of(path: Path, data: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:

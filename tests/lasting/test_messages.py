@@ -72,7 +72,7 @@ def foreign_name(folder: Path) -> None:
         (
             foreign_name,
             "RUN is damaged or not a run of Equipoise: its database names a file "
-            "'../../.profile', which no run writes; restore it from a copy or run anew",
+            "'../../.profile', which no run writes; restore it from a copy or run again",
         ),
     ],
 )

@@ -92,7 +92,7 @@ def old(tmp_path: Path) -> Path:
 def test_it_is_not_resumed_and_stays_as_it_is(old: Path) -> None:
     with pytest.raises(
         RunError,
-        match=r"was begun by version 0\.1\.0, whose FedeKD kept the optimiser's memory .*wrong weights.*run it anew",
+        match=r"was begun by version 0\.1\.0, whose FedeKD kept the optimiser's memory .*wrong weights.*run it again",
     ):
         eq.resume(old)
     assert Run(old).last_round == 2 and (old / "files" / "server-r2a0.safetensors").exists()

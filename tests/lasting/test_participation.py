@@ -99,7 +99,7 @@ def test_after_the_last_try_the_run_stops_with_a_sentence_and_can_be_resumed(
 def test_a_training_that_diverges_at_every_client_says_what_to_change(tmp_path: Path) -> None:
     with pytest.raises(
         RunError,
-        match=r"holds values that are not finite; .*lower training.lr or set training.clip=1, and run anew$",
+        match=r"holds values that are not finite; .*lower training.lr or set training.clip=1, and run again$",
     ):
         simulate.run(
             experiment(config(tmp_path, "fedavg", training={"lr": 1e30})), tmp_path / "run"

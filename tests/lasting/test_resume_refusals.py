@@ -210,7 +210,7 @@ def test_a_table_run_from_before_there_were_schemas_is_told_so(tmp_path: Path) -
     store.close()
     with pytest.raises(
         RunError,
-        match=r"begun by a version \(0\.1\.0\) that read tables in another way .*run the experiment anew",
+        match=r"begun by a version \(0\.1\.0\) that read tables in another way .*run the experiment again",
     ):
         simulate.resume(folder)
 

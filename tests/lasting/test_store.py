@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -600,12 +601,14 @@ META = {
     ],
 )  # fmt: skip
 def test_metadata_that_no_run_has(change: dict[str, Any], sentence: str | None) -> None:
-    meta = (META | change).get
+    def facts(keys: Collection[str]) -> dict[str, Any]:
+        return META | change
+
     if sentence is None:
-        form.check_metadata(Path("run"), meta)
+        form.check_metadata(Path("run"), facts)
         return
     with pytest.raises(RunError) as said:
-        form.check_metadata(Path("run"), meta)
+        form.check_metadata(Path("run"), facts)
     assert sentence in str(said.value) and str(said.value).startswith(
         "run is damaged or not a run of Equipoise: "
     )
@@ -614,8 +617,6 @@ def test_metadata_that_no_run_has(change: dict[str, Any], sentence: str | None) 
 @pytest.mark.parametrize(
     ("statement", "sentence"),
     [
-        ("update rounds set cohort = 'x'", "'x' in its database is not JSON"),
-        ("update rounds set joined = '[1]'", "an entry of a round's clients is '1', not a text"),
         (
             "update rounds set virtual_seconds = 'x'",
             "row 1 of the table 'rounds' holds a value of the wrong type",
@@ -650,6 +651,25 @@ def test_tables_that_no_run_has(statement: str, sentence: str | None, store: Sto
     with pytest.raises(RunError) as said:
         Store(store.folder)
     assert sentence in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        ("update rounds set cohort = 'x'", "'x' in its database is not JSON"),
+        ("update rounds set joined = '[1]'", "an entry of a round's clients is '1', not a text"),
+    ],
+)
+def test_clients_of_rounds_are_checked_when_they_are_read_or_written(
+    statement: str, sentence: str, store: Store
+) -> None:
+    store.commit(record(2), 2)
+    store.db.execute(statement)
+    with pytest.raises(RunError, match=re.escape(sentence)):
+        Store(store.folder).missed(rounds=1)
+    store.close()
+    with pytest.raises(RunError, match=re.escape(sentence)):
+        Store(store.folder, writing=True)
 
 
 def test_long_tables_are_looked_at_when_they_are_read_or_written(store: Store) -> None:

@@ -12,6 +12,7 @@ from tests.network.hospitals import assert_same_bits
 from tests.network.running import SITES, RunningNetwork
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["scaffold", {"name": "fedavg", "finish": "poise"}])
 def test_a_run_over_the_network_has_the_bits_of_a_simulation(
     network: RunningNetwork, tmp_path: Path, method: object

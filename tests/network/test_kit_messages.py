@@ -131,7 +131,7 @@ def test_a_certificate_that_begins_later_shows_a_wrong_clock(copied: Consortium)
     kit = with_certificate(copied, timedelta(minutes=9, seconds=9), timedelta(days=9))
     assert sentence(lambda: kits.open_kit(kit.folder, "site")) == (
         f"{kit.folder}: the certificate of north begins in 9 minutes, so the clock of this "
-        "machine or of the consortium is wrong; set both clocks, with NTP say"
+        "machine or of the consortium is wrong; set both clocks, for example with NTP"
     )
 
 
@@ -340,7 +340,7 @@ def test_a_clock_that_is_ahead_is_noticed_at_the_approval(copied: Consortium) ->
     repacked(archive, "request.json", created_at=in_minutes(12))
     assert sentence(lambda: parties.approve(copied.network, archive)) == (
         f"{archive}: the clock of the party is 12 minutes ahead of the clock of this machine; set "
-        "both clocks, with NTP say"
+        "both clocks, for example with NTP"
     )
 
 
@@ -395,7 +395,7 @@ def test_a_clock_that_is_behind_is_noticed_at_the_installation(copied: Consortiu
     folder = copied.sites["north"].folder
     assert sentence(lambda: parties.install(folder, signed, copied.network.root)) == (
         f"{signed}: the clock of the consortium is 7 minutes ahead of the clock of this machine; "
-        "set both clocks, with NTP say"
+        "set both clocks, for example with NTP"
     )
 
 

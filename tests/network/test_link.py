@@ -137,7 +137,7 @@ def test_a_site_that_dies_during_a_step_counts_as_away(aborted: threading.Event)
     connection = link.connection("va")
     link.hear("va")
     link.hear("nobody")
-    with pytest.raises(ConnectionError, match="'va' gives no sign of life"):
+    with pytest.raises(ConnectionError, match="'va' has sent no heartbeat"):
         connection.call(MESSAGE, None)
     assert not connection.is_reachable and connection.state == "away"
 

@@ -193,6 +193,7 @@ def marks(kit: Kit) -> str:
     return process.mark
 
 
+@pytest.mark.slow
 def test_server_and_site_start_report_and_leave_nothing_behind(
     copied: Consortium,
     equipoise: Terminal,
@@ -223,7 +224,7 @@ def test_server_and_site_start_report_and_leave_nothing_behind(
 
     left = [marks(site), marks(copied.server)]
     stopped = equipoise("site", "stop", site.folder)
-    assert stopped.code == 0 and "has ended" in stopped.out
+    assert stopped.code == 0 and "has stopped" in stopped.out
     wait_for(lambda: site_process.poll() == 0)
     os.kill(server_process.pid, signal.SIGINT)  # Ctrl-C
     wait_for(lambda: server_process.poll() == 0)
@@ -272,7 +273,7 @@ def test_what_a_killed_command_left_is_ended_by_stop(
     mark = marks(copied.server)
     process.kill()
     process.wait(timeout=30)
-    assert "has ended" in equipoise("server", "stop", copied.server.folder).out
+    assert "has stopped" in equipoise("server", "stop", copied.server.folder).out
     assert processes.end_marked(mark) == 0
 
 

@@ -49,33 +49,52 @@ def test_one_seed_speaks_of_one_run() -> None:
     said = best_methods(made_up({"fedavg": [0.7], "fedakd": [0.8]}))
     assert (
         said
-        == "fedakd has the best average (80.0 %) in this one run per method. fedavg and fedakd harmed nobody in this one run per method."
+        == "fedakd has the best average accuracy (80.0 %) in this one run per method. fedavg and fedakd harmed nobody in this one run per method."
     )
     errors = best_methods(made_up({"fedavg": [0.7], "fedakd": [0.8]}, "rmse"))
     assert errors.startswith(
-        "fedavg has the best average (0.7000) in this one run per method. fedavg and fedakd harmed the fewest clients (100.0 %)"
+        "fedavg has the lowest average RMSE (0.7000) in this one run per method. fedavg and fedakd harmed the fewest clients (100.0 %)"
     )
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("mae", "lowest average MAE (0.7000)"),
+        ("loss", "lowest average loss (0.7000)"),
+        ("c_index_error", "lowest average C-index error (70.0 %)"),
+        ("auroc", "best average AUROC (80.0 %)"),
+    ],
+)
+def test_the_headline_names_the_metric(metric: str, words: str) -> None:
+    assert words in best_methods(made_up({"fedavg": [0.7], "fedakd": [0.8]}, metric))
+    several = made_up({"fedavg": [0.7, 0.8, 0.9], "fedakd": [0.71, 0.8, 0.91]}, metric)
+    assert words.partition(" (")[0] in best_methods(several)
+    single = best_methods(made_up({"standalone": [0.6], "fedavg": [0.7]}, metric))
+    assert f"as {words.partition(' ')[2].partition(' (')[0]}," in single
 
 
 def test_several_seeds_are_told_apart_by_their_intervals() -> None:
     clear = made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [0.80, 0.81, 0.82]})
-    assert best_methods(clear).startswith("fedakd has the best average (81.0 %), over 3 seeds.")
+    assert best_methods(clear).startswith(
+        "fedakd has the best average accuracy (81.0 %), over 3 seeds."
+    )
     close = made_up(
         {"fedavg": [0.70, 0.75, 0.80], "fedakd": [0.71, 0.76, 0.81], "fedprox": [0.2, 0.21, 0.2]}
     )
     assert best_methods(close).startswith(
-        "Which method has the best average is undecided: the 95% intervals of fedakd and fedavg overlap."
+        "Which method has the best average accuracy is undecided: the 95% intervals of fedakd and fedavg overlap."
     )
     assert best_methods(replace(close, level=0.1)).startswith(
-        "fedakd has the best average (76.0 %), over 3 seeds."
+        "fedakd has the best average accuracy (76.0 %), over 3 seeds."
     )
     same = made_up({"fedavg": [0.70, 0.75], "fedakd": [0.70, 0.75]})
     assert best_methods(same).startswith(
-        "Which method has the best average is undecided: the 95% intervals of fedavg and fedakd overlap."
+        "Which method has the best average accuracy is undecided: the 95% intervals of fedavg and fedakd overlap."
     )
     single = made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [math.nan, 0.9, math.nan]})
     assert best_methods(single).startswith(
-        "Which method has the best average is undecided: fedakd finished in one seed only."
+        "Which method has the best average accuracy is undecided: fedakd finished in one seed only."
     )
 
 
@@ -89,7 +108,7 @@ def test_harm_is_judged_alike_and_so_is_another_measure() -> None:
     )
     assert (
         by_worst
-        == "fedakd has the best worst client (71.0 %), over 3 seeds. fedavg and fedakd harmed nobody in 3 seeds."
+        == "fedakd has the best accuracy of the worst client (71.0 %), over 3 seeds. fedavg and fedakd harmed nobody in 3 seeds."
     )
     assert (
         best_methods(made_up({"fedavg": [0.5, 0.5], "fedakd": [0.9, 0.9]}, measure="harmed"))
@@ -108,9 +127,13 @@ def test_up_to_three_methods_are_named_and_changes_have_a_sign() -> None:
         "m0, m1, m2 and 2 more harmed"
     )
     change = best_methods(made_up({"fedavg": [0.7], "fedakd": [0.8]}, measure="change"))
-    assert change.startswith("fedakd has the best change (+20.0 %) in this one run per method.")
+    assert change.startswith(
+        "fedakd has the best average change in accuracy (+20.0 points) in this one run per method."
+    )
     tied = best_methods(made_up({"fedavg": [0.8], "fedakd": [0.8]}, measure="std"))
-    assert tied.startswith("fedavg and fedakd have the best std (10.0 %)")
+    assert tied.startswith(
+        "fedavg and fedakd have the lowest standard deviation of accuracy over clients (10.0 %)"
+    )
     assert best_methods(made_up({"fedavg": [0.8]})) == "fedavg harmed nobody in this one run.", (
         "one method is not the best of several"
     )
@@ -268,7 +291,7 @@ def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None
     assert (
         "1 of 16 runs failed: fedakd, partition dirichlet:0.5, seed 3: the oven is on fire" in page
     )
-    assert "best worst client" in re.search(r'class="headline">([^<]*)', page).group(1)  # type: ignore[union-attr]
+    assert "accuracy of the worst client" in re.search(r'class="headline">([^<]*)', page).group(1)  # type: ignore[union-attr]
     saved = json.loads((tmp_path / "comparison.json").read_text())
     assert (saved["baseline"], saved["level"], saved["measure"], saved["failures"][0]["seed"]) == (
         "fedprox",
@@ -285,6 +308,22 @@ def test_a_comparison_of_one_run_names_what_failed(tmp_path: Path) -> None:
     )
     page = report([tmp_path], tmp_path / "r.html")[0].read_text()
     assert "1 of 2 runs failed: fedavg, partition iid, seed 0: no patience left" in page
+
+
+@pytest.mark.parametrize(
+    ("clients", "name"), [(3, "iid"), (["north", "south"], "one client per site")]
+)
+def test_a_run_that_failed_names_the_partition_of_the_others(
+    clients: int | list[str], name: str, tmp_path: Path
+) -> None:
+    run = made_up_run(tmp_path / "runs" / "standalone", "standalone", clients)
+    failures = [Failure("fedavg", partition, 0, "fire") for partition in ("auto", "auto, lr=0.1")]
+    formats.save(Comparison(opened([run]).entries, "fedavg", failures, tmp_path))
+    page = report([tmp_path], tmp_path / "r.html")[0].read_text()
+    assert f"fedavg, partition {name}, seed 0: fire" in page
+    partitions = [failure.partition for failure in opened([tmp_path]).failures]
+    assert [text.partition(", ")[2] for text in partitions] == ["", "lr=0.1"]
+    assert not any("auto" in text for text in partitions)
 
 
 def test_points_beyond_the_line_are_those_that_gain() -> None:
@@ -331,9 +370,13 @@ def test_points_of_a_calibration_curve_are_as_large_as_their_share_of_samples() 
 
 def test_the_headline_compares_with_training_alone_and_ranks_it_nowhere() -> None:
     below = best_methods(made_up({"standalone": [0.9], "fedavg": [0.7], "fedakd": [0.8]}))
-    assert below.startswith("fedakd has the best average (80.0 %), worse than training alone (90.0")
+    assert below.startswith(
+        "fedakd has the best average accuracy (80.0 %), worse than training alone (90.0"
+    )
     one = best_methods(made_up({"standalone": [0.6], "fedavg": [0.7]}))
-    assert one.startswith("fedavg has 70.0 % as average, better than training alone (60.0 %)")
+    assert one.startswith(
+        "fedavg has 70.0 % as average accuracy, better than training alone (60.0 %)"
+    )
     close = made_up({"standalone": [0.70, 0.72, 0.74], "fedavg": [0.71, 0.72, 0.75]})
     assert "not clearly different from training alone" in best_methods(close)
 

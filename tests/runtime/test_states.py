@@ -331,7 +331,7 @@ def test_an_older_run_cannot_be_matched_with_a_new_one_and_that_is_what_is_said(
     store.db.execute("delete from meta where key = 'fingerprint of'")
     store.set_meta("fingerprint", "0" * 32)
     store.close()
-    sentence = rf"{tmp_path / 'old'} was written by an older version and cannot be matched with runs of this one; run it anew"
+    sentence = rf"{tmp_path / 'old'} was written by an older version and cannot be matched with runs of this one; run it again"
     for folders in (("old", "new"), ("new", "old")):
         with pytest.raises(RunError, match=sentence):
             open_runs([tmp_path / name for name in folders])

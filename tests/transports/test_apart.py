@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equipoise import methods, simulate
+from equipoise import simulate
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.records import Up
 from equipoise.runs import Run, read_result
@@ -37,7 +37,7 @@ from tests.helpers.apart_sites import (
     validation_of,
 )
 from tests.helpers.callbacks import Calling
-from tests.helpers.runs import QUICK, assert_same, everything, same_run, sites
+from tests.helpers.runs import QUICK, assert_same, each_method, everything, same_run, sites
 
 COMPOSED: dict[str, Mapping[str, Any]] = {
     "companion": {"name": "fedavg", "companion": {"name": "kdia", "lambda_gen": 0.0}},
@@ -67,7 +67,7 @@ def assert_same_apart(config: Mapping[str, Any], tmp_path: Path, **more: Any) ->
     return there
 
 
-@pytest.mark.parametrize("method", methods.names())
+@pytest.mark.parametrize("method", each_method())
 def test_every_method_runs_alike_at_sites_and_in_process(method: str, tmp_path: Path) -> None:
     spec = {"name": method, **QUICK.get(method, {})}
     assert_same_apart(apart_config(tmp_path, spec), tmp_path)

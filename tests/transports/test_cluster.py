@@ -29,6 +29,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
 def test_two_methods_run_alike_in_process_and_on_a_cluster_of_two_nodes(tmp_path: Path) -> None:
     before = shared_memory()
     with local(tmp_path / "state", 1, 1) as cluster:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from equipoise import methods, simulate
+from equipoise import simulate
 from equipoise.callbacks import ClientProgress
 from equipoise.experiment import experiment
 from equipoise.runs import Run
 from equipoise.transports.workers.processes import Pool
 from tests.helpers.callbacks import Calling
-from tests.helpers.runs import same_run, settings
+from tests.helpers.runs import each_method, same_run, settings
 from tests.helpers.transports import over
 
 CLIENTS, STOPPED_IN, ANSWERED = 10, 2, 4
@@ -40,7 +40,7 @@ def stopped(config: dict[str, Any], out: Path) -> Path:
     return out
 
 
-@pytest.mark.parametrize("method", methods.names())
+@pytest.mark.parametrize("method", each_method())
 def test_every_method_on_digits_ends_in_the_same_bits_on_workers_and_when_stopped_and_resumed(
     method: str, pool: Pool, tmp_path: Path
 ) -> None:

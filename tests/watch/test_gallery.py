@@ -9,15 +9,15 @@ import time
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from equipoise.comparison import Comparison, formats, opened
 from equipoise.comparison.table import Failure
-from equipoise.runs import Run
-from equipoise.storage.store import RunError, Store
-from equipoise.watch import gallery
-from equipoise.watch.gallery import Gallery
+from equipoise.runs import Run, read_result
+from equipoise.storage.store import RoundRecord, RunError, Store
+from equipoise.watch.gallery import Gallery, Limits
 from equipoise.watch.items import Item, with_differences
 from equipoise.watch.pages import FRESH, comparison_page, open_inside, run_page
 from equipoise.watch.progress import progress_of
@@ -87,6 +87,60 @@ def test_a_run_in_progress_is_counted(shown: Gallery) -> None:
         writing.close()
 
 
+def test_the_card_of_a_run_in_progress_follows_its_rounds(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path / "run", clients=["a"], rounds=4, finished=False)
+    found = Gallery(tmp_path.resolve())
+    writing = Store(run, writing=True)
+    try:
+        (item,) = found.items()
+        assert item.status == "running" and "round 3 of 4" in item.about
+        record = RoundRecord(4, 0, ["a"], ["a"])
+        record.measurements = [("a", "global", "received", "test", "accuracy", 0.125)]
+        writing.commit(record, 2)
+        time.sleep(2 * FRESH)
+        (item,) = found.items()
+        assert "round 4 of 4" in item.about and "12.5" in item.headline
+        assert item.curve.means[-1] == 0.125
+    finally:
+        writing.close()
+    time.sleep(2 * FRESH)
+    (item,) = found.items()
+    assert item.status == "stopped", "its process ended without a change of its files"
+
+
+def test_a_run_that_could_not_be_read_for_a_moment_gets_its_card(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path / "run")
+    hidden = (run / "experiment.yaml").rename(run / "hidden")
+    found = Gallery(tmp_path.resolve())
+    (item,) = found.items()
+    assert item.status == "damaged" and "experiment.yaml" in item.headline
+    hidden.rename(run / "experiment.yaml")
+    time.sleep(2 * FRESH)
+    (item,) = found.items()
+    assert item.status == "finished"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"regression": True},
+        {"shared_test": 50},
+        {"finished": False},
+        {"method": "standalone"},
+        {"clients": ["a"], "rounds": 1},
+    ],
+    ids=str,
+)
+def test_a_card_has_the_numbers_of_the_result(settings: dict[str, Any], tmp_path: Path) -> None:
+    run = made_up_run(tmp_path / "run", **settings)
+    result = read_result(Run(run)).main
+    (item,) = Gallery(tmp_path.resolve()).items()
+    assert item.curve == result.curve and item.metric == result.metric
+    sign = -1 if result.metric.lower_is_better else 1
+    assert item.score == sign * result.aggregates["average"]
+
+
 def test_a_member_is_read_again_when_its_files_change(tmp_path: Path) -> None:
     run = made_up_run(tmp_path / "run", clients=["a"], rounds=1)
     change(run, "update measurements set value = 0.25")
@@ -103,11 +157,10 @@ def test_a_member_is_read_again_when_its_files_change(tmp_path: Path) -> None:
     assert "average 75.0" in found.page.html()
 
 
-def test_very_many_members_are_bounded(shown: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gallery, "SHOWN", 2)
-    monkeypatch.setattr(gallery, "MOST_FOLDERS", 5)
-    assert list(members(shown)) == ["both", "c"]
-    page = shown.page.html()
+def test_very_many_members_are_bounded(folder: Path) -> None:
+    bounded = Gallery(folder, Limits(folders=5, shown=2))
+    assert list(members(bounded)) == ["both", "c"]
+    page = bounded.page.html()
     assert "4 runs and comparisons" in page and "The newest 2 are shown." in page
 
 
@@ -210,14 +263,11 @@ def test_selected_runs_have_their_curves_in_one_figure_by_metric(
     assert "No run is selected" in shown.overlay([])
 
 
-def test_a_page_appears_before_all_runs_are_read_and_is_completed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_appears_before_all_runs_are_read_and_is_completed(tmp_path: Path) -> None:
     for name in "ab":
         made_up_run(tmp_path / name, rounds=1)
-    monkeypatch.setattr(gallery, "READ_SECONDS", 0.0)
-    found = Gallery(tmp_path.resolve())
+    found = Gallery(tmp_path.resolve(), Limits(read_seconds=0.0))
     assert set(members(found)) == {"a", "b"} and found.page.state().status == "reading"
     assert "0 of 2 runs" in found.page.state().words
-    monkeypatch.setattr(gallery, "READ_SECONDS", 60.0)
+    found.limits = Limits(read_seconds=60.0)
     assert found.page.state().status == "finished" and "average" in found.page.html()

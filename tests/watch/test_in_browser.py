@@ -73,6 +73,7 @@ def until(true: object, seconds: float = 90) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_the_page_follows_a_run_that_trains(
     browser: Browser, training: Path, server: WatchServer
 ) -> None:
@@ -144,6 +145,7 @@ def test_the_page_follows_a_run_that_trains(
     )
 
 
+@pytest.mark.slow
 def test_a_watcher_that_is_gone_is_noticed(browser: Browser, training: Path) -> None:
     with WatchServer(training / "run") as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

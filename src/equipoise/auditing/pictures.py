@@ -27,9 +27,9 @@ LABELLED = 50  # clients whose points are labelled, as far as there is room
 LONGEST = 14  # letters of a name
 
 
-def pictures(found: Findings) -> dict[str, tuple[str, str, Callable[[], Figure]]]:
+def pictures(findings: Findings) -> dict[str, tuple[str, str, Callable[[], Figure]]]:
     """Return the pictures: name -> title, alternative text, function that draws the figure."""
-    rows = found.clients
+    rows = findings.clients
     sizes = [row.samples for row in rows]
     farthest = max(rows, key=lambda row: row.kl if row.kl is not None else -1.0)
     other_labels = max(rows, key=lambda row: row.label_distance)
@@ -42,57 +42,57 @@ def pictures(found: Findings) -> dict[str, tuple[str, str, Callable[[], Figure]]
             "Samples of each label by client. The farthest from all data is "
             f"{other_labels.client}: {100 * other_labels.label_distance:.0f} % of its samples "
             "would have to change their label.",
-            partial(labels, found),
+            partial(labels, findings),
         ),
         "sizes": (
             "Sizes",
             f"Training samples by client, from {min(sizes):,} to {max(sizes):,}.",
-            partial(by_size, found),
+            partial(by_size, findings),
         ),
         "map": (
             "Map of the clients",
             "The mean of each client's features along the two directions in which all samples "
             "vary most; the cross is the mean of all. Larger points have more samples.",
-            partial(chart, found),
+            partial(chart, findings),
         ),
         "kl": (
             "Divergence against size",
             "Gaussian KL of each client's features to all data; the line is the value of a client "
             f"of that size if nothing differs. {divergence}",
-            partial(kl_against_size, found),
+            partial(kl_against_size, findings),
         ),
     }
 
 
-def shown(found: Findings) -> dict[str, Picture]:
+def shown(findings: Findings) -> dict[str, Picture]:
     """Return the pictures of a report, with the verdict in the text of the first."""
     by_name: dict[str, Picture] = {}
-    for name, (title, text, draw) in pictures(found).items():
+    for name, (title, text, draw) in pictures(findings).items():
         if not by_name:
-            text = f"{found.text} {text}"
+            text = f"{findings.text} {text}"
         by_name[f"audit-{name}"] = Picture(title, text, draw)
     return by_name
 
 
-def labels(found: Findings) -> Figure:
+def labels(findings: Findings) -> Figure:
     """Return bubbles where clients and classes are few, else an image of label shares."""
-    clients, classes = found.counts.shape
+    clients, classes = findings.counts.shape
     height = float(np.clip(1.1 + 0.2 * classes, 2.4, 4.8))
     figure, axes = new(height)
     order = np.arange(clients)
     if clients <= NAMED and classes <= NAMED:
-        _draw_bubbles(figure, axes, found.counts, height)
+        _draw_bubbles(figure, axes, findings.counts, height)
     else:
-        order = _draw_shares(figure, axes, found.counts)
+        order = _draw_shares(figure, axes, findings.counts)
     if clients <= NAMED:
-        names = [_short(found.clients[client].client) for client in order]
+        names = [_short(findings.clients[client].client) for client in order]
         axes.set_xticks(range(clients), names, rotation=rotation_of(names), fontsize=7)
         axes.set_xlabel("client")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel(f"{clients:,} clients, by their most frequent label")
     if classes <= NAMED:
-        axes.set_yticks(range(classes), [_short(name) for name in found.classes], fontsize=7)
+        axes.set_yticks(range(classes), [_short(name) for name in findings.classes], fontsize=7)
     axes.set_ylabel("label")
     return figure
 
@@ -134,9 +134,9 @@ def _draw_shares(figure: Figure, axes: Axes, counts: np.ndarray) -> np.ndarray:
     return order
 
 
-def by_size(found: Findings) -> Figure:
+def by_size(findings: Findings) -> Figure:
     """Return bars from the largest to the smallest client."""
-    order = sorted(found.clients, key=lambda row: -row.samples)
+    order = sorted(findings.clients, key=lambda row: -row.samples)
     sizes = np.array([row.samples for row in order])
     figure, axes = new()
     if len(order) <= 2 * NAMED:
@@ -157,11 +157,11 @@ def by_size(found: Findings) -> Figure:
     return figure
 
 
-def chart(found: Findings) -> Figure:
+def chart(findings: Findings) -> Figure:
     """Return a map of the clients."""
     figure, axes = new()
-    points = np.array([row.place for row in found.clients])
-    sizes = np.array([row.samples for row in found.clients])
+    points = np.array([row.place for row in findings.clients])
+    sizes = np.array([row.samples for row in findings.clients])
     relative_sizes = sizes / max(1, sizes.max())
     are_labelled = len(points) <= LABELLED
     areas = 20 + 160 * relative_sizes if are_labelled else 4 + 40 * relative_sizes
@@ -183,7 +183,7 @@ def chart(found: Findings) -> Figure:
         label_points(
             axes,
             points,
-            [row.client for row in found.clients],
+            [row.client for row in findings.clients],
             np.argsort(-(points**2).sum(1)),
             np.sqrt(areas) / 2,
             cross,
@@ -192,9 +192,9 @@ def chart(found: Findings) -> Figure:
     return figure
 
 
-def kl_against_size(found: Findings) -> Figure:
+def kl_against_size(findings: Findings) -> Figure:
     """Return Figure 1a of the paper, with the value by chance."""
-    rows = [row for row in found.clients if row.kl is not None]
+    rows = [row for row in findings.clients if row.kl is not None]
     figure, axes = new()
     axes.set_xlabel("training samples")
     axes.set_ylabel("KL to all data in nats")
@@ -218,15 +218,15 @@ def kl_against_size(found: Findings) -> Figure:
     )
     low = points[:, 0].min() / 1.1
     high = points[:, 0].max() * 1.1
-    sizes = np.unique(np.geomspace(max(found.dimensions, low), high, 60).astype(int))
-    line = np.array([(n, chance(int(n), found.dimensions)) for n in sizes])
+    sizes = np.unique(np.geomspace(max(findings.dimensions, low), high, 60).astype(int))
+    line = np.array([(n, chance(int(n), findings.dimensions)) for n in sizes])
     axes.plot(line[:, 0], line[:, 1], color=COLOURS[1], linewidth=1.2, label="by chance alone")
     axes.set_ylim(bottom=0)
     axes.margins(y=0.12)
     if spread > 5:
         # Ticks at 20, 50, 100: powers of ten alone are too few.
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if spread < 200 else (1,)))
-        axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
+        axes.xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
         axes.xaxis.set_minor_locator(NullLocator())
     figure.set_figheight(3.5)
     figure.legend(loc="outside lower center", ncols=2)

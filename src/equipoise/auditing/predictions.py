@@ -157,7 +157,7 @@ def _data_of(run: Run, allow_imports: Iterable[str]) -> Federation:
     federation = federate(built.data, built.seed, imports=built.imports)
     if roster_of(federation).fingerprint != run.store.meta("fingerprint"):
         raise RunError(
-            f"{run.folder}: its data have changed since the run; run it anew to audit its models"
+            f"{run.folder}: its data have changed since the run; run it again to audit its models"
         )
     if not len(federation.test.index):
         raise RunError(

@@ -133,7 +133,7 @@ def _sentence(error: Exception) -> str | None:
     if isinstance(error, sqlite3.Error) or type(error).__name__ == "SafetensorError":
         return (
             f"the folder of a run is damaged ({shown(error)}); restore it from a copy, or run the "
-            "experiment anew"
+            "experiment again"
         )
     if not _is_ours(error):
         return None

@@ -36,12 +36,13 @@ def audit(
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="random seed; the same seed gives the same clients")
+        int | None,
+        typer.Option(help="random seed; the same seed gives the same clients; default: 0"),
     ] = None,
     dimensions: Annotated[
         int,
         typer.Option(
-            min=1, max=64, help="leading directions of the features in which clients are compared"
+            min=1, max=64, help="number of principal components of the features that are compared"
         ),
     ] = 10,
     workers: Annotated[
@@ -51,31 +52,33 @@ def audit(
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="any other setting, e.g. --set data.samples=5000"
+            "--set",
+            metavar="KEY=VALUE",
+            help="any other setting, e.g. --set data.samples=5000; repeat for several",
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             help="with the folder of a run: the served model whose features are compared; "
-            "default: main"
+            "default: the main one"
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="write audit.json and the figures (PNG and SVG) to this folder"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
     """Compare clients in size, labels and features; no sample leaves a client.
 
-    Nothing is trained: clients send summaries only. Of a run, features of correctly and wrongly
+    Nothing is trained: clients send summaries only. For a run, features of correctly and wrongly
     classified test samples are compared, too.
 
     Examples:
       equipoise audit --data digits --partition dirichlet:0.3 --clients 10
-
-      equipoise audit runs/x        (data and models; its report then shows the pictures)
+      equipoise audit --data hospitals/ --label disease --out audit
+      equipoise audit runs/demo        (data and models; the report then shows the figures)
     """
     processes.allow_fork()
     import json

@@ -23,31 +23,35 @@ def start(
         typer.Option(metavar="HOST:PORT", help="the head of the cluster that this machine joins"),
     ] = None,
     token: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="the cluster's token, copied from the head")
+        Path | None,
+        typer.Option(metavar="FILE", help="file of the cluster's token, copied from the head"),
     ] = None,
     bind: Annotated[
         str | None,
         typer.Option(
             metavar="IP",
-            help="the address of this machine that the others reach; default 127.0.0.1",
+            help="IP address of this machine for the other nodes; default: 127.0.0.1",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=1024, max=65535, help="port of the head")] = 6379,
+    port: Annotated[int, typer.Option(min=1024, max=65535, help="TCP port of the head")] = 6379,
     cores: Annotated[
-        int | None, typer.Option(min=0, help="cores that this machine offers; default: all")
+        int | None,
+        typer.Option(min=0, help="number of cores of this machine that are used; default: all"),
     ] = None,
     store: Annotated[
         int | None,
         typer.Option(
-            min=100, metavar="MB", help="memory for data and states; default 30 % of the machine"
+            min=100,
+            metavar="MB",
+            help="memory for data and states, in MB; default: 30 % of the machine",
         ),
     ] = None,
 ) -> None:
     """Make this machine a node of a new cluster (--head) or of an existing one (--join).
 
-    equipoise cluster start --head --bind 10.0.0.5
-
-    equipoise cluster start --join 10.0.0.5:6379 --token FILE
+    Examples:
+      equipoise cluster start --head --bind 10.0.0.5
+      equipoise cluster start --join 10.0.0.5:6379 --token FILE
     """
     from equipoise.cli import output
     from equipoise.experiment import ConfigurationError
@@ -84,7 +88,7 @@ def status(
         str, typer.Argument(help="HOST:PORT of the head, or auto for the cluster of this machine")
     ] = "auto",
     trust_network: Annotated[
-        bool, typer.Option("--trust-network", help="accept a cluster that asks for no token")
+        bool, typer.Option("--trust-network", help="accept a cluster that requires no token")
     ] = False,
 ) -> None:
     """Show the nodes of a cluster: cores, memory, versions."""

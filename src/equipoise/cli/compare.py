@@ -33,10 +33,16 @@ class TableOptions:
     panel: ClassVar[str] = "Table"
 
     baseline: Annotated[
-        str | None, typer.Option(help="method that the others are tested against; default: fedavg")
+        str | None,
+        typer.Option(
+            help="method that the others are tested against; default: fedavg, else the first"
+        ),
     ] = None
     level: Annotated[
-        float | None, typer.Option(help="level of the intervals over seeds; default: 0.95")
+        float | None,
+        typer.Option(
+            help="confidence level of the intervals over seeds, from 0 to 1; default: 0.95"
+        ),
     ] = None
     measure: Annotated[
         str | None,
@@ -50,7 +56,7 @@ class TableOptions:
         typer.Option(
             help="further columns: best, p10_change, p90_change, best_round, best_average, "
             "rounds_to_target, speed_up, d_cos, d_man, embedding_angle, embedding_manhattan, "
-            "seconds_per_client, seconds_per_client_std; the files always hold all of them"
+            "seconds_per_client, seconds_per_client_std; the files always have all of them"
         ),
     ] = None
     target: Annotated[
@@ -64,7 +70,7 @@ class TableOptions:
     models: Annotated[
         str | None,
         typer.Option(
-            help="served models that are rows of their own: all, or names such as global,teacher; "
+            help="served models with their own rows: all, or names such as global,teacher; "
             "default: the main model of each method"
         ),
     ] = None
@@ -102,7 +108,10 @@ def compare(
         ),
     ] = None,
     partition: Annotated[
-        list[str] | None, typer.Option(help="partition of the data; repeat for several")
+        list[str] | None,
+        typer.Option(
+            help="how the data are divided among clients, e.g. dirichlet:0.3; repeat for several"
+        ),
     ] = None,
     methods: Annotated[
         str | None,
@@ -113,12 +122,13 @@ def compare(
     finish: Annotated[
         str | None,
         typer.Option(
-            help="run every method a second time with this one after its last round, which makes "
-            "each client's own model: poise, finetune"
+            help="run every method a second time, followed by this one, which makes a personal "
+            "model for each client: poise, finetune, groupthresholds"
         ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="seeds separated by commas, or a range such as 1-5")
+        str | None,
+        typer.Option(help="seeds separated by commas, or a range such as 1-5; default: 0"),
     ] = None,
     baselines: Annotated[
         str | None,
@@ -128,15 +138,15 @@ def compare(
         str | None,
         typer.Option(
             metavar="KEY=VALUES",
-            help="a group of rows for each value of a setting, e.g. --sweep data.clients=10,50,100",
+            help="one group of rows per value of a setting, e.g. --sweep data.clients=10,50,100",
         ),
     ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUES",
-            help="tune on validation data, e.g. --grid method.mu=0.01,0.1; applies to methods "
-            "that have this parameter",
+            help="values among which the best is chosen on validation data, e.g. "
+            "--grid method.mu=0.01,0.1; applies to methods that have this parameter",
         ),
     ] = None,
     out: Annotated[
@@ -167,7 +177,9 @@ def compare(
     Runs execute in parallel, within the cores of the machine. Finished runs are kept: the same
     command again completes only what is missing.
 
+    Examples:
       equipoise compare --data digits --partition dirichlet:0.3 --methods fedavg,fedakd --seeds 1-5
+      equipoise compare --data digits --methods fedprox --grid method.mu=0.01,0.1 --seeds 1-3
     """
     processes.allow_fork()
     from equipoise.cli import comparison_output

@@ -19,6 +19,7 @@ from equipoise.comparison.executor import Progress as ComparisonProgress
 from equipoise.comparison.measures import is_of_group, measures
 from equipoise.comparison.plan import Cell, Refusal
 from equipoise.comparison.table import Comparison
+from equipoise.data.message_text import counted
 from equipoise.experiment import ConfigurationError
 from equipoise.metrics.registry import find
 from equipoise.runs.baseline import ALONE
@@ -90,7 +91,7 @@ def ask_about_seeds(text: str) -> None:
     """Print a question if a single number may have been meant as the number of seeds."""
     word = text.strip()
     if word.isdigit() and 1 < int(word) <= MOST_SEEDS:
-        print(f"seed {word} only; did you mean 1-{word}?", file=sys.stderr)
+        print(f"--seeds {word} is one seed; did you mean 1-{word}?", file=sys.stderr)
 
 
 def also_finished(methods: Sequence[Any], finish: str) -> list[Any]:
@@ -148,9 +149,8 @@ def show_plan(cells: Sequence[Cell], refusals: Sequence[Refusal] = ()) -> None:
         setting = ", ".join(f"{key}={value}" for key, value in (*cell.setting, *cell.overrides))
         rows.append([cell.label, cell.partition, cell.seed, setting, cell.name])
     output.table(["method", "partition", "seed", "setting", "folder"], rows)
-    output.say(
-        output.styled("plan", "bold"), f": {len(cells)} runs of {cells[0].experiment.rounds} rounds"
-    )
+    rounds = counted(cells[0].experiment.rounds, "round")
+    output.say(output.styled("plan", "bold"), f": {counted(len(cells), 'run')} of {rounds}")
     for refusal in refusals:
         output.say(output.styled("refused", "red"), f" {refusal.method}: {refusal.reason}")
 
@@ -195,9 +195,8 @@ class _Bars:
         show_data_report(missing)
         self.bars.update(self.total, total=sum(cell.experiment.rounds for cell in missing))
         if finished:
-            self.screen.print(
-                f"{finished} runs are finished already, {len(missing)} to do", highlight=False
-            )
+            line = f"{counted(finished, 'run')} already finished, {len(missing)} to do"
+            self.screen.print(line, highlight=False)
 
     def on_round(self, cell: Cell, number: int) -> None:
         if cell.name not in self.tasks:
@@ -217,7 +216,7 @@ class _Bars:
 
 def _print_plan(missing: Sequence[Cell], finished: int) -> None:
     show_data_report(missing)
-    print(f"{len(missing)} runs to do, {finished} finished already", file=sys.stderr)
+    print(f"{counted(len(missing), 'run')} to do, {finished} already finished", file=sys.stderr)
 
 
 def _print_end(cell: Cell, failure: str | None) -> None:

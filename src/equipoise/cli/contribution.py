@@ -34,15 +34,16 @@ def contribution(
             help="an experiment as a YAML file; options and --set override it", show_default=False
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="random seed")] = None,
+    seed: Annotated[int | None, typer.Option(help="random seed; default: 0")] = None,
     out: Annotated[
         Path,
-        typer.Option(help="folder of the values of coalitions; a second call continues there"),
+        typer.Option(help="folder of the results; a second call continues there"),
     ] = Path("contribution"),
     recorded: Annotated[
         str,
         typer.Option(
-            help="methods whose recorded contributions are compared, separated by commas; or none"
+            help="methods whose own estimates of contributions are compared, separated by commas; "
+            "or none"
         ),
     ] = "cffl,cgsv,fedave,fedsac",
     force: Annotated[
@@ -56,7 +57,8 @@ def contribution(
     Every coalition of clients is trained: 63 runs for 6 clients. Ctrl-C stops; the same command
     continues.
 
-    equipoise contribution hospitals.yaml --out contribution
+    Example:
+      equipoise contribution hospitals.yaml --out contribution
     """
     from equipoise.comparison.contribution import RESULT, contribution
     from equipoise.experiment import experiment as experiment_from
@@ -112,11 +114,11 @@ def _show(found: Contributions, out: Path) -> None:
     title = f"contributions to {found.metric} on the test data of all clients"
     output.table(["client", *rules], [*rows, correlations], title)
     say(
-        f"nobody: {found.nobody:.4f}, all clients: {found.everyone:.4f}; exact Shapley values sum "
-        "up to the difference"
+        f"value of the initial model: {found.nobody:.4f}, of all clients: {found.everyone:.4f}; "
+        "exact Shapley values sum to the difference"
     )
     if len(found.clients) < 5:
-        say(f"with {len(found.clients)} clients, a rank correlation says little")
+        say(f"with {len(found.clients)} clients, a rank correlation is mostly chance")
     for note in found.notes:
         say(note)
     say(f"saved in {out / RESULT}", wrap=False)

@@ -51,7 +51,11 @@ def list_sets(as_json: Json = False) -> None:
 
 @app.command()
 def show(name: Name, as_json: Json = False) -> None:
-    """Show the metadata of a data set."""
+    """Show the licence, source, size and shape of a data set.
+
+    Example:
+      equipoise data show fashion_mnist
+    """
     metadata = _metadata(name)
     if as_json:
         typer.echo(json.dumps(metadata, indent=2))
@@ -65,7 +69,13 @@ def show(name: Name, as_json: Json = False) -> None:
 def fetch(
     names: Annotated[list[str], typer.Argument(help="data sets (`equipoise data list`)")],
 ) -> None:
-    """Download data sets from their official sources, verify them and store a prepared copy."""
+    """Download data sets from their official sources, verify them and store a prepared copy.
+
+    The copy is in the data folder, which `equipoise doctor` names.
+
+    Example:
+      equipoise data fetch fashion_mnist cifar10
+    """
     from equipoise.data import sets
 
     for name in names:
@@ -80,7 +90,13 @@ def import_set(
         list[Path], typer.Argument(help="the official files, or one prepared NPZ file")
     ],
 ) -> None:
-    """Import files that were downloaded by hand, verify them and store a prepared copy."""
+    """Import files that were downloaded by hand, verify them and store a prepared copy.
+
+    `equipoise data show NAME` lists the files and their source.
+
+    Example:
+      equipoise data import fashion_mnist downloads/*.gz
+    """
     from equipoise.data import sets
 
     typer.echo(f"{name}: {sets.import_files(sets.entry(name), files)}")
@@ -95,13 +111,13 @@ def check(
             "or the name of a data set"
         ),
     ],
-    label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
+    label: Annotated[str | None, typer.Option(help="column of a table that is predicted")] = None,
     site: Annotated[
         str | None,
-        typer.Option(help="the column that names the site, when all sites share one file"),
+        typer.Option(help="column that names the site, if all sites share one file"),
     ] = None,
     schema: Annotated[
-        str | None, typer.Option(help="read the data by this schema, a YAML file")
+        str | None, typer.Option(help="YAML file with the schema by which the data are read")
     ] = None,
     save: Annotated[
         Path | None,
@@ -109,16 +125,14 @@ def check(
     ] = None,
     client: Annotated[
         str | None,
-        typer.Option(
-            help="the name of a site; the path is its own file or folder, and others are elsewhere"
-        ),
+        typer.Option(help="name of the site whose own file or folder the path is"),
     ] = None,
     statistics: Annotated[
         bool,
         typer.Option(
             "--statistics",
             help="with --save: add count, mean and variance of numbers, dates, patients' codes and "
-            "a target, from which `data schema join` takes centres and scales; "
+            "a target, from which `data schema join` computes centres and scales; "
             "they leave the site with the file",
         ),
     ] = False,
@@ -127,20 +141,18 @@ def check(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="any other data setting, e.g. --set data.task=regression",
+            help="any other data setting, e.g. --set data.task=regression; repeat for several",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Show how data are read: sites, classes, columns and files, with warnings before training.
 
-    The saved schema of one site holds no row of it, but names of columns, classes and categories.
+    The saved schema of one site has no row, but names of columns, classes and categories.
 
     Examples:
       equipoise data check hospitals --label disease --save schema.yaml
-
-      equipoise data check va.csv --client va --label disease --save va.yaml   (at one site)
-
+      equipoise data check va.csv --client va --label disease --save va.yaml        (at one site)
       equipoise data check va.csv --client va --schema all.yaml --set data.apart=true
     """
     from dataclasses import asdict
@@ -242,14 +254,14 @@ def _save_schema(
 def join(
     files: Annotated[
         list[str],
-        typer.Argument(help="the schema of each site, as `data check --save` writes it there"),
+        typer.Argument(help="schema file of each site, as `data check --save` writes it"),
     ],
     save: Annotated[Path, typer.Option(help="write the schema of all sites to this YAML file")],
 ) -> None:
-    """Join the schemas of several sites, so that each can prepare its data alone.
+    """Join the schemas of several sites, so that each site can prepare its data alone.
 
-    Classes, categories, formats of dates, codes and marks of gaps are united. Centres and scales
-    follow from the statistics of the sites, if the files have them. Different labels, tasks,
+    Classes, categories, formats of dates, codes and marks of gaps are merged. Centres and scales
+    are computed from the statistics of the sites, if the files have them. Different labels, tasks,
     shapes or kinds of a column are refused, with the names of the files.
 
     Example:
@@ -299,13 +311,23 @@ def synthesise(
     share: Annotated[
         float,
         typer.Option(
-            min=1e-6, max=1.0, help="the share of the 238,576 patients of FedAKD's Table 7"
+            min=1e-6,
+            max=1.0,
+            help="number of patients, as a share of the 238,576 of FedAKD's Table 7",
         ),
     ] = 0.01,
-    seed: Annotated[int, typer.Option(help="the same seed gives the same patients")] = 2025,
-    per_site: Annotated[bool, typer.Option("--per-site", help="one folder per state")] = False,
+    seed: Annotated[
+        int, typer.Option(help="random seed; the same seed gives the same patients")
+    ] = 2025,
+    per_site: Annotated[
+        bool, typer.Option("--per-site", help="write one folder per state")
+    ] = False,
 ) -> None:
-    """Write synthetic patients' records as files, for trying formats and commands."""
+    """Write synthetic patients' records as files, for trying formats and commands.
+
+    Example:
+      equipoise data synthesise patients --share 0.01
+    """
     from equipoise.data.patients.synthetic import NOTE, write_patients
 
     if folder.exists() and any(folder.iterdir()):
@@ -427,8 +449,8 @@ def _group_advice(method: Method, experiment: Experiment) -> str:
     for part in (base, *guests.values()):
         if part.compares_groups and not experiment.data.groups:
             return (
-                f"{part.title} is about groups of samples, and data.groups is not set, so it does "
-                "nothing of its own; name columns, such as --set data.groups=[sex]"
+                f"{part.title} compares groups of samples, but data.groups is not set, so it has "
+                "no effect; name columns, such as --set data.groups=[sex]"
             )
     return ""
 

@@ -45,7 +45,7 @@ def doctor(
 ) -> None:
     """Check the installation: versions, devices, extras and the data folder.
 
-    The exit code is 0 if all is well, 1 if something deserves attention, and 2 if Equipoise
+    The exit code is 0 if everything works, 1 if something needs attention, and 2 if Equipoise
     cannot run.
     """
     checks = list(_checks())

@@ -13,25 +13,33 @@ from equipoise.cli.options import ImportOptions, option_groups
 @option_groups
 def export(
     run: Annotated[
-        Path, typer.Argument(help="the folder of a run; with --site the identifier of a run")
+        Path, typer.Argument(help="folder of a run; with --site the identifier of a run")
     ],
     import_options: ImportOptions,
     model: Annotated[
         str | None,
-        typer.Option(help="global, personal, teacher, ...; default: what clients end up using"),
+        typer.Option(
+            help="a served model: global, personal, ...; default: the one that clients use"
+        ),
     ] = None,
-    client: Annotated[str | None, typer.Option(help="client whose personal model is saved")] = None,
+    client: Annotated[str | None, typer.Option(help="client whose model is saved")] = None,
     site: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="the folder of a site: use the models that it kept of the run"
+            metavar="FOLDER", help="folder of a site: use the models of the run that it has stored"
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="the file; default: MODEL.safetensors in the run's folder")
+        Path | None,
+        typer.Option(help="safetensors file; default: MODEL.safetensors in the run's folder"),
     ] = None,
 ) -> None:
-    """Save a trained model as safetensors, with a card that describes it."""
+    """Save a trained model as safetensors, with a card that describes it.
+
+    Examples:
+      equipoise export runs/demo
+      equipoise export runs/demo --model personal --client north --out north.safetensors
+    """
     from equipoise.runs import Run
     from equipoise.runs.export import export as save
     from equipoise.site.served_models import SiteModels

@@ -11,12 +11,16 @@ import typer
 if TYPE_CHECKING:
     from equipoise.validation.registry import Registry
 
-Name = Annotated[str | None, typer.Argument(help="one to show in detail; none: list all")]
+Name = Annotated[str | None, typer.Argument(help="entry to show in detail; default: list all")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
 
 
 def metrics(name: Name = None, as_json: Json = False) -> None:
-    """List the metrics for evaluation.metrics with direction, unit and tasks."""
+    """List the metrics for evaluation.metrics with direction, unit and tasks.
+
+    Example:
+      equipoise metrics auroc
+    """
     from equipoise.metrics.registry import METRICS, REGISTRY
 
     entries, broken = _entries(REGISTRY, name)
@@ -47,7 +51,11 @@ def metrics(name: Name = None, as_json: Json = False) -> None:
 
 
 def losses(name: Name = None, as_json: Json = False) -> None:
-    """List the losses for training.loss with their options."""
+    """List the losses for training.loss with their options.
+
+    Example:
+      equipoise losses focal
+    """
     from equipoise.losses.registry import REGISTRY
 
     entries, broken = _entries(REGISTRY, name)

@@ -27,15 +27,19 @@ def request(
     network: NetworkName,
     organisation: Organisation,
     role: Annotated[
-        Role, typer.Option(help="a lead starts runs and fetches results; a member looks on")
+        Role,
+        typer.Option(
+            help="a lead starts runs and downloads results; a member only sees the status"
+        ),
     ] = Role.LEAD,
     folder: Annotated[
-        Path | None, typer.Option(help="a new folder for your kit; named like you by default")
+        Path | None, typer.Option(help="new folder for your kit; default: your e-mail address")
     ] = None,
 ) -> None:
     """Make your private key and a request for a certificate.
 
-    equipoise member request ann@example.org --network hearts --organisation uni
+    Example:
+      equipoise member request ann@example.org --network hearts --organisation uni
     """
     party.request(folder or Path(name), role.value, name, organisation, network)
 
@@ -45,12 +49,13 @@ def install(
     signed: Signed,
     fingerprint: Fingerprint,
     folder: Annotated[
-        Path | None, typer.Option(help="the folder of your kit; named like you by default")
+        Path | None, typer.Option(help="folder of your kit; default: your e-mail address")
     ] = None,
 ) -> None:
     """Install the signed certificate.
 
-    equipoise member install ann@example.org.signed.zip --fingerprint SHA256:...
+    Example:
+      equipoise member install ann@example.org.signed.zip --fingerprint SHA256:...
     """
     kit = party.install(folder, signed, fingerprint, ("lead", "member"))
     shown = party.shown_folder(kit)

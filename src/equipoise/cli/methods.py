@@ -12,13 +12,15 @@ import typer
 def methods(
     name: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]", help="a method to show in detail; none: list all"),
+        typer.Argument(metavar="[NAME]", help="method to show in detail; default: list all"),
     ] = None,
-    family: Annotated[str | None, typer.Option(help="list this family only")] = None,
+    family: Annotated[
+        str | None, typer.Option(help="list only this family: reference, drift, features, ...")
+    ] = None,
     needs: Annotated[
         str | None,
         typer.Option(
-            help="list only what needs this, such as validation; none: what needs nothing"
+            help="list only methods that need this, e.g. validation; none: those without needs"
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
@@ -27,7 +29,13 @@ def methods(
         typer.Option("--check", help="run the checks that every method must pass, on small data"),
     ] = False,
 ) -> None:
-    """List the methods with family, needs and cost; or show or check one of them."""
+    """List the methods with family, needs and cost; or show or check one of them.
+
+    Examples:
+      equipoise methods --family personal
+      equipoise methods fedprox
+      equipoise methods my_methods:Attentive --check
+    """
     import json
 
     from equipoise import methods
@@ -36,7 +44,7 @@ def methods(
     # `methods show NAME` of earlier versions
     words = name[1:] if name and name[0] == "show" else name or []
     if len(words) > 1 or (words and (family or needs)):
-        raise typer.BadParameter("expected one NAME without --family and --needs, or none")
+        raise typer.BadParameter("expected one NAME, or --family and --needs without a NAME")
     if check and (not words or as_json):
         raise typer.BadParameter("expected --check with the NAME of a method and without --json")
     if check:

@@ -9,11 +9,15 @@ import typer
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(help="a model to show with its options; none: list all")
+        str | None, typer.Argument(help="model to show with its options; default: list all")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
-    """List the models for --model with inputs and sizes, or show one with its options."""
+    """List the models for --model with inputs and sizes, or show one with its options.
+
+    Example:
+      equipoise models cnn
+    """
     import json
 
     from equipoise.cli import output

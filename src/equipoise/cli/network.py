@@ -22,34 +22,39 @@ def init(
     folder: Annotated[Path, typer.Argument(help="a new folder for the consortium")],
     name: Annotated[str, typer.Option(help="the name of the network, such as hearts")],
     server: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="where all parties reach the server")
+        str,
+        typer.Option(metavar="HOST:PORT", help="address under which all parties reach the server"),
     ],
 ) -> None:
     """Create a network: make its root certificate, with which the consortium approves parties.
 
-    equipoise network init consortium --name hearts --server fl.example.org:8002
+    Whoever has the folder decides which parties belong to the network. Keep it on a separate
+    machine, with a backup.
 
-    Whoever holds the folder decides who is in. Keep it on a machine of its own, with a backup.
+    Example:
+      equipoise network init consortium --name hearts --server fl.example.org:8002
     """
     from equipoise.cli import output
     from equipoise.transports.nvflare import parties
 
     network = parties.init_network(folder, name, server)
     host, port = network.server
-    output.say(f"the network {network.name} has its root certificate in {folder}", wrap=False)
+    output.say(
+        f"created the network {network.name}; its root certificate is in {folder}", wrap=False
+    )
     output.say(f"  fingerprint {network.root}", wrap=False)
-    output.say("give this fingerprint to every party by telephone, and these commands:")
+    output.say("read this fingerprint to every party by telephone, and send these commands:")
     words = f"--network {network.name} --organisation ORGANISATION"
     output.say(f"  equipoise server request {host}:{port} {words}", wrap=False)
     output.say(f"  equipoise site request NAME {words}", wrap=False)
     output.say(f"  equipoise member request E-MAIL {words}", wrap=False)
-    output.say("each makes a request, which you approve:")
+    output.say("each command writes a request, which you approve:")
     output.say(f"  equipoise network approve REQUEST.zip --folder {folder}", wrap=False)
 
 
 @app.command()
 def approve(
-    request: Annotated[list[Path], typer.Argument(help="requests of parties, NAME.request.zip")],
+    request: Annotated[list[Path], typer.Argument(help="files NAME.request.zip of the parties")],
     folder: Annotated[Path, typer.Option(help="the folder of the consortium")] = Path("."),
     days: Annotated[
         int, typer.Option(min=1, max=3650, help="lifetime of the certificate in days")
@@ -57,13 +62,14 @@ def approve(
     replace: Annotated[
         bool, typer.Option("--replace", help="accept a new key of a party that lost its old one")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="approve without asking")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="approve without a question")] = False,
 ) -> None:
     """Approve requests of parties, after comparing their fingerprints.
 
-    equipoise network approve va.request.zip --folder consortium
+    Approving the same request again renews the certificate; the key stays the same.
 
-    The same request approved again renews the certificate; the key stays the same.
+    Example:
+      equipoise network approve va.request.zip --folder consortium
     """
     from equipoise.transports.nvflare import parties
 
@@ -124,11 +130,11 @@ def status(
         typer.Argument(help="the folder of the consortium, or the kit of a lead or a member"),
     ] = Path("."),
 ) -> None:
-    """Show the parties of a network and their certificates, or who is connected right now.
+    """Show the parties of a network and their certificates, or the sites that are connected now.
 
-    equipoise network status consortium
-
-    equipoise network status ann@example.org
+    Examples:
+      equipoise network status consortium        (parties and certificates)
+      equipoise network status ann@example.org        (connected sites and runs)
     """
     from equipoise.transports.nvflare import parties
 
@@ -177,17 +183,18 @@ def _show_connected(folder: Path) -> None:
 
 @app.command(name="restart-client")
 def restart_client(
-    run: Annotated[Path, typer.Argument(help="your folder of the run")],
-    name: Annotated[str, typer.Argument(help="the site that has lost its state")],
+    run: Annotated[Path, typer.Argument(help="folder of the run on this machine")],
+    name: Annotated[str, typer.Argument(help="name of the site that has lost its state")],
     network: Annotated[
         Path, typer.Option(metavar="KIT", help="the folder of your kit, as for `equipoise run`")
     ],
 ) -> None:
-    """Let a site begin a run afresh after it has lost its state (answers `no-state`).
+    """Reset the state of a site that has lost it (its answer is `no-state`), so that it continues.
 
-    equipoise network restart-client runs/hearts va --network ann@example.org
+    The run records the reset: `equipoise show` mentions it, and a replay repeats it.
 
-    The run notes it: `equipoise show` mentions it, and a replay repeats it.
+    Example:
+      equipoise network restart-client runs/hearts va --network ann@example.org
     """
     from equipoise.cli import output
     from equipoise.transports.nvflare.jobs import open_desk
@@ -196,7 +203,9 @@ def restart_client(
 
     with open_desk(open_kit(network, "lead")) as desk:
         submitted = restart(desk, run, name)
-    output.say(f"{name} begins afresh with the next round, in job {submitted.job}", wrap=False)
+    output.say(
+        f"the state of {name} is reset with the next round, in job {submitted.job}", wrap=False
+    )
     output.say("follow the run:")
     output.say(f"  equipoise resume {run} --network {network}", wrap=False)
 
@@ -205,14 +214,15 @@ def restart_client(
 def backup(
     run: Annotated[Path, typer.Argument(help="the folder of a run, at the server KIT/runs/RUN")],
     out: Annotated[
-        Path | None, typer.Option(help="a new folder; named by run and time by default")
+        Path | None, typer.Option(help="new folder of the copy; default: named by run and time")
     ] = None,
 ) -> None:
     """Copy a run at the server, also while it is in progress.
 
-    equipoise network backup server/runs/0123456789abcdef0123456789abcdef
+    To restore it, move the copy back while no job of the run is in progress, and resume the run.
 
-    To restore it, put the folder back while no job of the run is in progress, and resume the run.
+    Example:
+      equipoise network backup server/runs/0123456789abcdef0123456789abcdef
     """
     from datetime import UTC, datetime
 

@@ -36,8 +36,7 @@ class NetworkOptions:
         Path | None,
         typer.Option(
             metavar="KIT",
-            help="run at the sites of a network: the folder of a scientist's kit "
-            "(`equipoise member install`)",
+            help="run at the sites of a network: folder of your kit (`equipoise member install`)",
         ),
     ] = None
     sites: Annotated[
@@ -158,7 +157,7 @@ def _followed(desk: Desk, run: NetworkRun, quiet: bool) -> Run | None:
                 f"`equipoise resume {run.folder} --network {desk.kit.folder}`"
             )
             return None
-        _say("aborting the run; its last round is kept")
+        _say("aborting the run; finished rounds are saved")
         outcome = abort(desk, run)
     return _result(run, outcome, desk.kit.folder)
 
@@ -226,12 +225,12 @@ def progress_text(progress: Mapping[str, Any]) -> str:
     Example:
         >>> progress_text({"status": "running", "round": 3, "rounds": 50,
         ...     "sites": {"va": "working", "boston": "away"}})
-        'round 3 of 50; va: training; boston: away'
+        'round 3 of 50; va: training; boston: not connected'
     """
     parts = [_steady_text(progress, with_sites=False)]
     step = str(progress.get("step", ""))
     activity = "evaluating" if step.startswith("@") else "training"
-    words = {"working": activity, "idle": "ready", "waiting": "ready"}
+    words = {"working": activity, "idle": "ready", "waiting": "ready", "away": "not connected"}
     for name, state in _sites(progress).items():
         parts.append(f"{name}: {words.get(state, state)}")
     return "; ".join(parts)
@@ -255,7 +254,7 @@ def _steady_text(progress: Mapping[str, Any], with_sites: bool = True) -> str:
         )
     if with_sites:
         away = [name for name, state in _sites(progress).items() if state == "away"]
-        text += f"; away: {', '.join(away)}" if away else ""
+        text += f"; not connected: {', '.join(away)}" if away else ""
     return text
 
 

@@ -78,11 +78,16 @@ class DataOptions:
         str | None,
         typer.Option(help="a data set (`equipoise data list`), or a folder with one file per site"),
     ] = None
-    clients: Annotated[int | None, typer.Option(help="number of clients")] = None
-    label: Annotated[str | None, typer.Option(help="label column of a table")] = None
+    clients: Annotated[
+        int | None,
+        typer.Option(help="number of clients; default: one per site, or 10 for data without sites"),
+    ] = None
+    label: Annotated[str | None, typer.Option(help="column of a table that is predicted")] = None
     schema: Annotated[
         str | None,
-        typer.Option(help="kinds of columns: a YAML file written by `equipoise data check --save`"),
+        typer.Option(
+            help="YAML file with the kinds of columns, as `equipoise data check --save` writes it"
+        ),
     ] = None
 
     def settings(self) -> dict[str, Any]:
@@ -104,8 +109,8 @@ class PartitionOption:
     partition: Annotated[
         str | None,
         typer.Option(
-            help="partition of the data: iid, dirichlet:0.3, natural, ... "
-            "(`equipoise data partitions` lists all)"
+            help="how the data are divided among clients: iid, dirichlet:0.3, natural, ... "
+            "(`equipoise data partitions`); default: natural if the data have sites, else iid"
         ),
     ] = None
 
@@ -118,26 +123,31 @@ class MethodOptions:
 
     method: Annotated[
         str | None,
-        typer.Option(help="a method (`equipoise methods`), or package.module:Class for your own"),
+        typer.Option(
+            help="a method (`equipoise methods`), or package.module:Class for your own; "
+            "default: fedavg"
+        ),
     ] = None
     weights: Annotated[
-        str | None, typer.Option(help="use the aggregation weights of this method instead")
+        str | None,
+        typer.Option(help="use the aggregation weights of this other method, e.g. feddisco"),
     ] = None
-    inputs: Annotated[str | None, typer.Option(help="use the input transform of this method")] = (
-        None
-    )
+    inputs: Annotated[
+        str | None, typer.Option(help="use the input transform of this other method, e.g. fedrdn")
+    ] = None
     companion: Annotated[
         str | None,
         typer.Option(
             "--companion",
             "--beside",
-            help="run this method alongside; it keeps its own state and adds its model",
+            help="run this method alongside; it keeps its own state and adds its model, e.g. kdia",
         ),
     ] = None
     finish: Annotated[
         str | None,
         typer.Option(
-            help="make each client's own model by this method after the last round: poise, finetune"
+            help="make a personal model for each client by this method after the last round: "
+            "poise, finetune, groupthresholds"
         ),
     ] = None
 
@@ -160,18 +170,26 @@ class TrainingOptions:
 
     model: Annotated[
         str | None,
-        typer.Option(help="a model (`equipoise models`), or package.module:name for your own"),
+        typer.Option(
+            help="a model (`equipoise models`), or package.module:name for your own; "
+            "default: cnn for images of at least 16x16 pixels, else mlp"
+        ),
     ] = None
-    rounds: Annotated[int | None, typer.Option(help="number of federated rounds")] = None
+    rounds: Annotated[int | None, typer.Option(help="number of federated rounds; default: 50")] = (
+        None
+    )
     fraction: Annotated[
-        float | None, typer.Option(help="fraction of clients that take part in a round")
+        float | None,
+        typer.Option(
+            help="fraction of the clients that take part in each round, from 0 to 1; default: 1"
+        ),
     ] = None
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="any other setting, e.g. --set method.mu=0.1 --set training.lr=0.01",
+            help="any other setting of an experiment, e.g. --set method.mu=0.1; repeat for several",
         ),
     ] = None
 
@@ -199,7 +217,7 @@ class ClusterOptions:
         ),
     ] = None
     trust_network: Annotated[
-        bool, typer.Option("--trust-network", help="accept a cluster that asks for no token")
+        bool, typer.Option("--trust-network", help="accept a cluster that requires no token")
     ] = False
 
     def arguments(self) -> dict[str, Any]:
@@ -217,7 +235,8 @@ class ImportOptions:
         list[str] | None,
         typer.Option(
             metavar="PACKAGE",
-            help="import code of this package if the file or the run names it; repeat for several",
+            help="allow code of this package, which the file or the run names, to be imported; "
+            "repeat for several",
         ),
     ] = None
 

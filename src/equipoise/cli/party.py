@@ -14,22 +14,25 @@ if TYPE_CHECKING:
     from equipoise.transports.nvflare.parties import Requested
 
 NetworkName = Annotated[
-    str, typer.Option("--network", help="the name of the network, from the consortium")
+    str, typer.Option("--network", help="name of the network; ask the consortium")
 ]
 Organisation = Annotated[
     str, typer.Option("--organisation", "--org", help="your organisation: letters, digits and _")
 ]
-Signed = Annotated[Path, typer.Argument(help="the answer of the consortium, NAME.signed.zip")]
+Signed = Annotated[Path, typer.Argument(help="file NAME.signed.zip from the consortium")]
 Fingerprint = Annotated[
     str,
     typer.Option(
-        help="fingerprint of the network's root certificate, as the consortium read it to you"
+        help="fingerprint of the network's root certificate; ask the consortium by telephone"
     ),
 ]
 Unit = Annotated[
-    bool, typer.Option("--unit", help="print a unit of systemd that runs this, and start nothing")
+    bool,
+    typer.Option("--unit", help="print a systemd unit that runs this command, and start nothing"),
 ]
-KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="the folder of the party")]
+KitFolder = Annotated[
+    Path, typer.Argument(metavar="KIT", help="folder of the party, made by its `request` command")
+]
 
 
 def request(
@@ -60,10 +63,10 @@ def show_requests(command: str, *requests: Requested) -> None:
     output.say(f"send {'this file' if len(requests) == 1 else 'these files'} to the consortium:")
     for requested in requests:
         output.say(f"  {requested.archive}", wrap=False)
-    output.say("read this fingerprint to it by telephone, and write down that of the network:")
+    output.say("read this fingerprint to it by telephone, and note the fingerprint of the network:")
     for requested in requests:
         output.say(f"  {requested.certificate.fingerprint}", wrap=False)
-    output.say("when its answer has arrived:")
+    output.say("when you have its answer, run:")
     signed = " ".join(f"{requested.certificate.name}.signed.zip" for requested in requests)
     output.say(f"  equipoise {command} install {signed} --fingerprint FINGERPRINT", wrap=False)
 
@@ -128,7 +131,7 @@ def start(kit: Kit, on_ready: Callable[[], None], variables: Mapping[str, str]) 
 
     warn(kit)
     parties.run_party(kit, on_ready, variables)
-    output.say(f"the {kit.kind} {kit.name} has ended", wrap=False)
+    output.say(f"the {kit.kind} {kit.name} has stopped", wrap=False)
 
 
 def stop(folder: Path, kind: Kind) -> None:
@@ -139,7 +142,9 @@ def stop(folder: Path, kind: Kind) -> None:
 
     kit = open_kit(folder, kind)
     stopped = processes.stop(kit)
-    output.say(f"the {kind} {kit.name} {'has ended' if stopped else 'was not running'}", wrap=False)
+    output.say(
+        f"the {kind} {kit.name} {'has stopped' if stopped else 'was not running'}", wrap=False
+    )
 
 
 def show_unit(kit: Kit, options: Sequence[str] = ()) -> None:

@@ -13,38 +13,48 @@ from equipoise.cli.options import ImportOptions, option_groups
 @option_groups
 def predict(
     run: Annotated[
-        Path, typer.Argument(help="the folder of a run; with --site the identifier of a run")
+        Path, typer.Argument(help="folder of a run; with --site the identifier of a run")
     ],
     data: Annotated[
         Path,
-        typer.Argument(help="a CSV or NPZ file with new samples, in the form of the training data"),
+        typer.Argument(help="file or folder with new samples, in the format of the training data"),
     ],
     import_options: ImportOptions,
     model: Annotated[
-        str | None, typer.Option(help="global, personal, ...; default: what clients end up using")
+        str | None,
+        typer.Option(
+            help="a served model: global, personal, ...; default: the one that clients use"
+        ),
     ] = None,
     client: Annotated[
         str | None,
-        typer.Option(help="predict as this client, with its personal model and its scaling"),
+        typer.Option(help="use the model and the scaling of this client"),
     ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(
             min=0.0,
             max=1.0,
-            help="predict the second of two classes from this probability on; default: the more "
-            "likely class",
+            help="predict the second of two classes from this probability on, from 0 to 1; "
+            "default: the more likely class",
         ),
     ] = None,
     site: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="the folder of a site: use the models that it kept of the run"
+            metavar="FOLDER", help="folder of a site: use the models of the run that it has stored"
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="a CSV file; default: print")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file for the predictions; default: print them")
+    ] = None,
 ) -> None:
-    """Predict with a trained model: one line per sample, with the probability of each class."""
+    """Predict with a trained model: one line per sample, with the probability of each class.
+
+    Examples:
+      equipoise predict runs/demo new.csv --client north
+      equipoise predict runs/demo new.csv --threshold 0.3 --out predictions.csv
+    """
     import csv
     import sys
     from contextlib import nullcontext

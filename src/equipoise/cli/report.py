@@ -14,7 +14,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="the folder of a run, of several, or of a comparison; or the file of a study",
+            help="folders of one or more runs, or of a comparison; or the file of a study",
             show_default=False,
         ),
     ],
@@ -27,7 +27,7 @@ def report(
     against: Annotated[
         Path | None,
         typer.Option(
-            help="the Standalone run that gains are counted against; default: one among the runs, "
+            help="folder of the Standalone run for gains; default: one among the runs, "
             "or next to them"
         ),
     ] = None,
@@ -43,15 +43,17 @@ def report(
     figure: Annotated[
         list[str] | None,
         typer.Option(
-            help="only this figure as a file: clients, curves, plane, heatmap, weights, gains"
+            help="with --png or --pdf: write only this figure, e.g. clients, curves, plane, "
+            "heatmap, weights or gains; repeat for several"
         ),
     ] = None,
 ) -> None:
     """Write one HTML page that opens offline: which clients gain and lose, figures, settings.
 
-    equipoise report runs/demo-fedavg --out report.html --pdf --figure plane
-
-    equipoise report experiments/papers/fedekd/retina.yaml --out retina.html
+    Examples:
+      equipoise report runs/demo
+      equipoise report runs/standalone runs/fedavg --out report.html --pdf --figure plane
+      equipoise report experiments/papers/fedekd/retina.yaml --out retina.html
     """
     from equipoise.cli import output
     from equipoise.report import report as make

@@ -14,7 +14,7 @@ from equipoise.transports.workers import processes
 
 @option_groups
 def resume(
-    run: Annotated[Path, typer.Argument(help="the folder of a run that was stopped or killed")],
+    run: Annotated[Path, typer.Argument(help="folder of a run that was stopped or killed")],
     cluster_options: ClusterOptions,
     network_options: NetworkOptions,
     import_options: ImportOptions,
@@ -30,13 +30,19 @@ def resume(
         list[str] | None,
         typer.Option(
             metavar="SITE",
-            help="with --from-round 0: train anew without a site, as if it had never joined, into "
-            "a folder next to the run; may be repeated",
+            help="with --from-round 0: train again without a site, as if it had never joined, "
+            "into a new folder next to the run; repeat for several",
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
-    """Continue a run that was stopped or killed; the result is bit-for-bit the same."""
+    """Continue a run that was stopped or killed; the result is bit-for-bit the same.
+
+    Examples:
+      equipoise resume runs/demo
+      equipoise resume runs/demo --from-round 16        (if the newest checkpoint is damaged)
+      equipoise resume runs/demo --without west --from-round 0        (a site leaves)
+    """
     processes.allow_fork()
     from equipoise.cli import run_output
     from equipoise.cli.progress import announced_interrupts, progress
@@ -77,7 +83,7 @@ def _train_without(
     import_options: ImportOptions,
     quiet: bool,
 ) -> None:
-    """Train a run anew without some sites, and print its result with its digest."""
+    """Train a run again without some sites, and print its result with its digest."""
     from equipoise.cli import run_output
     from equipoise.cli.progress import announced_interrupts, progress
     from equipoise.runs import Run

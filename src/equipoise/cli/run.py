@@ -40,23 +40,24 @@ def run(
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="random seed; the same seed gives the same results")
+        int | None,
+        typer.Option(help="random seed; the same seed gives the same results; default: 0"),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(help="worker processes; default: one per core; 0: in this process"),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; default: cpu")] = None,
     out: Annotated[
         Path | None, typer.Option(help="folder of the run; default: a new one under runs/")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="remove the run that --out holds already")
+        bool, typer.Option("--overwrite", help="replace an existing run in --out")
     ] = False,
     without: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="SITE", help="leave a site out, as if it had never joined; may be repeated"
+            metavar="SITE", help="leave a site out, as if it had never joined; repeat for several"
         ),
     ] = None,
     against_alone: Annotated[
@@ -70,19 +71,18 @@ def run(
         bool, typer.Option("--dry-run", help="check everything, print the plan, and stop")
     ] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="print the time of each phase of a round")
+        bool, typer.Option("--profile", help="print the seconds of each phase of a round")
     ] = False,
     track: Annotated[
-        str | None, typer.Option(help="also log every number to mlflow, tensorboard or wandb")
+        str | None, typer.Option(help="also send every number to mlflow, tensorboard or wandb")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
     """Run an experiment: from a YAML file, from options, or both.
 
-    For example:
-
+    Examples:
       equipoise run --data digits --partition dirichlet:0.3 --clients 10 --method fedakd --rounds 20
-
+      equipoise run --data hospitals/ --label disease --method fedavg --against-alone
       equipoise run experiment.yaml --set training.lr=0.01 --dry-run
     """
     processes.allow_fork()
@@ -97,7 +97,7 @@ def run(
     if cluster_options.cluster is not None and workers is not None:
         raise ConfigurationError(
             f"--cluster: expected no --workers together with it, got {workers}; "
-            "the nodes of a cluster offer their cores themselves"
+            "each node of a cluster uses its own cores"
         )
     settings = {
         **data_options.settings(),

@@ -95,7 +95,7 @@ def _show_head(result: RunResult) -> None:
         f"seed {seed}: {status}, round {result.last_round} of {result.config['rounds']}",
     )
     if result.outdated:
-        say(f"outdated: {result.outdated}; run it anew for numbers of this version", wrap=False)
+        say(f"outdated: {result.outdated}; run it again for numbers of this version", wrap=False)
     left = result.config["data"].get("without", ())
     if left:
         say(

@@ -16,7 +16,10 @@ app = typer.Typer(no_args_is_help=True, help="Enrol and run the server of a netw
 @app.command()
 def request(
     address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="where all parties reach the server")
+        str,
+        typer.Argument(
+            metavar="HOST:PORT", help="address under which all parties reach the server"
+        ),
     ],
     network: NetworkName,
     organisation: Organisation,
@@ -26,7 +29,8 @@ def request(
 
     The supervisor continues runs after a crash. It runs with the server and has few rights.
 
-    equipoise server request fl.example.org:8002 --network hearts --organisation uni
+    Example:
+      equipoise server request fl.example.org:8002 --network hearts --organisation uni
     """
     from equipoise.transports.nvflare.parties import address_of, request_server
 
@@ -39,17 +43,16 @@ def request(
 def install(
     signed: Annotated[
         list[Path],
-        typer.Argument(
-            help="the answers of the consortium, NAME.signed.zip: of server and supervisor"
-        ),
+        typer.Argument(help="files NAME.signed.zip from the consortium: of server and supervisor"),
     ],
     fingerprint: Fingerprint,
     folder: Annotated[Path, typer.Option(help="the folder of the server")] = Path("server"),
 ) -> None:
     """Install the signed certificates and lock the kits.
 
-    equipoise server install fl.example.org.signed.zip supervisor@hearts.internal.signed.zip
-    --fingerprint SHA256:...
+    Example:
+      equipoise server install fl.example.org.signed.zip supervisor@hearts.internal.signed.zip
+      --fingerprint SHA256:...
     """
     from equipoise.transports.nvflare.parties import install_server
 
@@ -63,7 +66,8 @@ def install(
 def start(kit: KitFolder, unit: Unit = False) -> None:
     """Run the server in the foreground until Ctrl-C, or `equipoise server stop`.
 
-    equipoise server start server
+    Example:
+      equipoise server start server
     """
     from equipoise.cli import output
     from equipoise.transports.nvflare.kits import open_kit, point_stores
@@ -78,7 +82,7 @@ def start(kit: KitFolder, unit: Unit = False) -> None:
     def ready() -> None:
         output.say(f"the server of {opened.network} listens on {host}:{port}", wrap=False)
         party.next_step("next, at every site:", "equipoise site start KIT --data DATA")
-        output.say("Ctrl-C ends it")
+        output.say("Ctrl-C stops it")
 
     party.start(opened, ready, {})
 
@@ -93,9 +97,11 @@ def stop(kit: KitFolder) -> None:
 def health(kit: KitFolder) -> None:
     """Show whether the server runs and what needs attention, for monitoring.
 
-    The exit code is 0 if all is well, 1 if something needs attention, 2 if it does not run.
+    The exit code is 0 if everything works, 1 if something needs attention, and 2 if the server
+    does not run.
 
-    equipoise server health server
+    Example:
+      equipoise server health server
     """
     party.show_health(kit, "server")
 
@@ -105,12 +111,13 @@ def exclude(
     kit: KitFolder,
     name: Annotated[str, typer.Argument(help="the name of a site")],
     readmit: Annotated[
-        bool, typer.Option("--readmit", help="let the site in again, instead")
+        bool, typer.Option("--readmit", help="accept the site again, instead")
     ] = False,
 ) -> None:
-    """Keep a site out that has left, or whose kit was copied, until its certificate ends.
+    """Refuse a site that has left, or whose kit was copied, until its certificate ends.
 
-    equipoise server exclude server va
+    Example:
+      equipoise server exclude server va
     """
     from equipoise.cli import output
     from equipoise.transports.nvflare import parties, processes
@@ -121,7 +128,7 @@ def exclude(
     output.say(f"excluded sites: {', '.join(excluded) or 'none'}", wrap=False)
     if processes.running(opened) is not None:
         party.next_step(
-            "this holds when the server starts next:",
+            "restart the server to apply this:",
             f"equipoise server stop {kit}",
             f"equipoise server start {kit}",
         )

@@ -9,28 +9,35 @@ import typer
 
 
 def show(
-    run: Annotated[Path, typer.Argument(help="the folder of a run, or of a comparison")],
+    run: Annotated[Path, typer.Argument(help="folder of a run, or of a comparison")],
     against: Annotated[
         Path | None,
         typer.Option(
-            help="a run to compare each client with; default: a Standalone run of the same data "
-            "next to it"
+            help="folder of the run that gains are measured against; default: a Standalone run "
+            "of the same data next to it"
         ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="one of the served models; default: the one that clients end up using"),
+        typer.Option(
+            help="a served model: global, personal, ...; default: the one that clients use"
+        ),
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(help="one of the metrics measured; default: the main one (evaluation.main)"),
+        typer.Option(help="a measured metric; default: the main one (evaluation.main)"),
     ] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="print the time of each phase of a round")
+        bool, typer.Option("--profile", help="print the seconds of each phase of a round")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
-    """Show the result of a run: average, worst and best client, gains against training alone."""
+    """Show the result of a run: average, worst and best client, gains against training alone.
+
+    Examples:
+      equipoise show runs/demo
+      equipoise show runs/demo --against runs/standalone --metric auroc
+    """
     from equipoise.cli import run_output
     from equipoise.comparison.entries import RESULT
     from equipoise.runs import Run

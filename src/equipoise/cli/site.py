@@ -18,26 +18,29 @@ app = typer.Typer(
 )
 Data = Annotated[
     str | None,
-    typer.Option(help="your file or folder; that of local/equipoise.yaml by default"),
+    typer.Option(help="file or folder of the site's data; default: that of local/equipoise.yaml"),
 ]
 SchemaFile = Annotated[
     Path | None,
-    typer.Option(help="the agreed schema; that of local/equipoise.yaml by default"),
+    typer.Option(help="file of the agreed schema; default: that of local/equipoise.yaml"),
 ]
 
 
 @app.command()
 def request(
-    name: Annotated[str, typer.Argument(help="the name of the site, as results show it")],
+    name: Annotated[
+        str, typer.Argument(help="name of the site in results: letters, digits, - and _")
+    ],
     network: NetworkName,
     organisation: Organisation,
     folder: Annotated[
-        Path | None, typer.Option(help="a new folder for the site; named like it by default")
+        Path | None, typer.Option(help="new folder for the site; default: its name")
     ] = None,
 ) -> None:
     """Make the site's private key and a request for its certificate.
 
-    equipoise site request va --network hearts --organisation va
+    Example:
+      equipoise site request va --network hearts --organisation va
     """
     party.request(folder or Path(name), "site", name, organisation, network)
 
@@ -47,12 +50,13 @@ def install(
     signed: Signed,
     fingerprint: Fingerprint,
     folder: Annotated[
-        Path | None, typer.Option(help="the folder of the site; named like it by default")
+        Path | None, typer.Option(help="folder of the site; default: its name")
     ] = None,
 ) -> None:
     """Install the signed certificate and lock the kit.
 
-    equipoise site install va.signed.zip --fingerprint SHA256:...
+    Example:
+      equipoise site install va.signed.zip --fingerprint SHA256:...
     """
     kit = party.install(folder, signed, fingerprint, ("site",))
     shown = party.shown_folder(kit)
@@ -65,9 +69,10 @@ def install(
 
 @app.command()
 def check(kit: KitFolder, data: Data = None, schema: SchemaFile = None) -> None:
-    """Check certificate, locks, settings, data and connection of a site. Nothing is sent.
+    """Check certificate, locks, settings, data and connection of a site. No data are sent.
 
-    equipoise site check va --data va.csv --schema schema.yaml
+    Example:
+      equipoise site check va --data va.csv --schema schema.yaml
     """
     from equipoise.cli import output
     from equipoise.transports.nvflare.connection import check_server
@@ -137,9 +142,12 @@ def _check_data(kit: Kit, data: str | None, schema: Path | None) -> list[str]:
 
 @app.command()
 def start(kit: KitFolder, data: Data = None, schema: SchemaFile = None, unit: Unit = False) -> None:
-    """Take part: run the site in the foreground until Ctrl-C, or `equipoise site stop`.
+    """Run the site in the foreground until Ctrl-C, or `equipoise site stop`.
 
-    equipoise site start va --data va.csv --schema schema.yaml
+    Runs that a lead starts are executed here, on the site's own data.
+
+    Example:
+      equipoise site start va --data va.csv --schema schema.yaml
     """
     from equipoise.cli import output
     from equipoise.transports.nvflare import parties
@@ -154,7 +162,7 @@ def start(kit: KitFolder, data: Data = None, schema: SchemaFile = None, unit: Un
     def ready() -> None:
         host, port = opened.server
         output.say(f"{opened.name} is registered with the server {host}:{port}", wrap=False)
-        output.say("runs that a lead starts are executed here; Ctrl-C ends taking part")
+        output.say("runs that a lead starts are executed here; Ctrl-C stops the site")
         party.next_step("messages that were refused, with reasons:", f"equipoise site log {kit}")
 
     party.start(opened, ready, parties.start_variables(data, schema))
@@ -162,7 +170,11 @@ def start(kit: KitFolder, data: Data = None, schema: SchemaFile = None, unit: Un
 
 @app.command()
 def stop(kit: KitFolder) -> None:
-    """Stop taking part; states and models of runs stay in the folder of the site."""
+    """Stop the site; states and models of runs stay in its folder.
+
+    Example:
+      equipoise site stop va
+    """
     party.stop(kit, "site")
 
 
@@ -170,16 +182,16 @@ def stop(kit: KitFolder) -> None:
 def explain(
     method: Annotated[str, typer.Argument(help="a method, such as fedavg")],
     experiment: Annotated[
-        Path | None, typer.Option(help="an experiment, whose model and schema are measured")
+        Path | None, typer.Option(help="experiment file, for its model, schema and settings")
     ] = None,
 ) -> None:
     """Show what leaves the site when a method runs, with sizes and descriptions.
 
     The method runs on random numbers in this process; nothing is sent.
 
-    equipoise site explain scaffold
-
-    equipoise site explain scaffold --experiment hearts.yaml
+    Examples:
+      equipoise site explain scaffold
+      equipoise site explain scaffold --experiment hearts.yaml
     """
     from equipoise.cli import explanation
 
@@ -189,11 +201,12 @@ def explain(
 @app.command()
 def log(
     kit: KitFolder,
-    lines: Annotated[int, typer.Option(min=1, help="the number of entries")] = 20,
+    lines: Annotated[int, typer.Option(min=1, help="number of entries")] = 20,
 ) -> None:
-    """Show the last messages that the site refused or that failed, and where all logs are.
+    """Show the last messages that the site refused or that failed, and the paths of all logs.
 
-    equipoise site log va
+    Example:
+      equipoise site log va
     """
     from equipoise.cli import output
     from equipoise.transports.nvflare import parties
@@ -214,8 +227,10 @@ def log(
 def health(kit: KitFolder) -> None:
     """Show whether the site runs and what needs attention, for monitoring.
 
-    The exit code is 0 if all is well, 1 if something needs attention, 2 if it does not run.
+    The exit code is 0 if everything works, 1 if something needs attention, and 2 if the site
+    does not run.
 
-    equipoise site health va
+    Example:
+      equipoise site health va
     """
     party.show_health(kit, "site")

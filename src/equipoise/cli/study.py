@@ -24,7 +24,7 @@ def study(
     ],
     cluster_options: ClusterOptions,
     import_options: ImportOptions,
-    scale: Annotated[str, typer.Option(help="one of the study's scales")] = "paper",
+    scale: Annotated[str, typer.Option(help="one of the scales that the study defines")] = "paper",
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="METHOD", help="run only this method; repeat for several"),
@@ -36,19 +36,21 @@ def study(
         Path | None, typer.Option(help="folder of the runs; default: comparisons/STUDY-SCALE")
     ] = None,
     page: Annotated[
-        Path | None, typer.Option(help="also write the table and verdicts as Markdown")
+        Path | None,
+        typer.Option(help="Markdown file to which the table and the verdicts are written"),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="only show what would be run, and its cost")
+        bool, typer.Option("--dry-run", help="list the runs and their cost in core-hours, and stop")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
     """Run a published table and judge its claims.
 
     A study is a file with the methods, conditions, seeds and claims of a table. Finished runs are
-    kept: a second call runs what is missing. Results go to the folder `results` next to the file.
+    kept: a second call runs what is missing. Results are in the folder `results` next to the file.
 
-    equipoise study experiments/papers/fedekd/retina.yaml --scale small
+    Example:
+      equipoise study experiments/papers/fedekd/retina.yaml --scale small
     """
     processes.allow_fork()
     from equipoise.cli import comparison_output

@@ -14,17 +14,23 @@ if TYPE_CHECKING:
 def table(
     run: Annotated[Path, typer.Argument(help="the folder of a run")],
     phase: Annotated[
-        str | None, typer.Option(help="received, after_local, final or clinical")
+        str | None,
+        typer.Option(help="print only this phase: received, after_local, final or clinical"),
     ] = None,
     groups: Annotated[
         bool,
         typer.Option(
-            "--groups", help="results by site and group (data.groups), each with its interval"
+            "--groups", help="print results by site and group (data.groups), with intervals"
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON in place of CSV")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of CSV")] = False,
 ) -> None:
-    """Print the long table of a run as CSV: round, client, model, phase, split, metric, value."""
+    """Print the long table of a run as CSV: round, client, model, phase, split, metric, value.
+
+    Examples:
+      equipoise table runs/demo > demo.csv
+      equipoise table runs/demo --groups > groups.csv
+    """
     import csv
     import json
     import sys

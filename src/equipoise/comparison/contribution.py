@@ -148,18 +148,22 @@ def contribution(
         notes.append("no estimate from uploads: the method uploads no models")
     for name in methods:
         rules |= _recorded(game, name, notes)
-    found = Contributions(
+    correlations = {}
+    for name, estimates in rules.items():
+        if name != EXACT:
+            correlations[name] = _correlation(rules[EXACT], estimates)
+    result = Contributions(
         clients,
         game.metric,
         rules,
-        {name: _correlation(rules[EXACT], own) for name, own in rules.items() if name != EXACT},
+        correlations,
         values[frozenset()],
         values[frozenset(clients)],
         notes,
     )
-    plain = json.dumps(_without_nan(asdict(found)), indent=1, allow_nan=False)
+    plain = json.dumps(_without_nan(asdict(result)), indent=1, allow_nan=False)
     save_output(Path(out) / RESULT, plain + "\n")
-    return found
+    return result
 
 
 def _without_nan(value: Any) -> Any:

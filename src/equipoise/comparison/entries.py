@@ -99,12 +99,12 @@ class Entry:
         for client in scores.values:
             if client in self.run.groups:
                 clients.setdefault(self.run.groups[client], []).append(client)
-        found = {}
+        measures = {}
         for group, members in clients.items():
             own = scores.only(members, ()).aggregates
             for name in BY_GROUP:
-                found[f"{name}[{group}]"] = own[name]
-        return found
+                measures[f"{name}[{group}]"] = own[name]
+        return measures
 
     def _target_mean(self) -> float | None:
         if isinstance(self.target, RunResult):
@@ -369,12 +369,12 @@ def _served(run: RunResult) -> _Served:
 
 def _with_baselines(results: Iterable[RunResult]) -> dict[_Served, RunResult]:
     """Return the results of runs and their baselines, each once."""
-    found = {}
+    by_model = {}
     for result in results:
-        found[_served(result)] = result
+        by_model[_served(result)] = result
         if result.baseline is not None:
-            found.setdefault(_served(result.baseline), result.baseline)
-    return found
+            by_model.setdefault(_served(result.baseline), result.baseline)
+    return by_model
 
 
 def _common_metrics(first: RunResult, runs: Sequence[RunResult]) -> list[str]:
@@ -382,7 +382,7 @@ def _common_metrics(first: RunResult, runs: Sequence[RunResult]) -> list[str]:
         if first.main_metric not in run.metrics:
             raise RunError(
                 f"{run.folder} did not measure {first.main_metric}, the main metric of "
-                f"{first.folder}; it has {', '.join(run.metrics)}: run it anew with "
+                f"{first.folder}; it has {', '.join(run.metrics)}: run it again with "
                 f"evaluation.main={first.main_metric}"
             )
     return [name for name in first.metrics if all(name in run.metrics for run in runs)]
@@ -391,14 +391,19 @@ def _common_metrics(first: RunResult, runs: Sequence[RunResult]) -> list[str]:
 def _common_clients(metric: str, runs: Sequence[RunResult]) -> dict[_Served, MetricResult]:
     """Return the results of a metric for the clients that have a value in all runs."""
     scores = [run.metrics[metric] for run in runs]
-    common = [client for client in scores[0].values if all(client in one.values for one in scores)]
-    known = set(common)
-    measured = dict.fromkeys(client for one in scores for client in (*one.undefined, *one.values))
-    absent = {client for run in runs for client in run.unevaluated}
-    undefined = [client for client in measured if client not in known | absent]
-    return {
-        _served(run): one.only(common, undefined) for run, one in zip(runs, scores, strict=True)
-    }
+    common = list(scores[0].values)
+    measured: dict[str, None] = {}  # a set that has an order
+    unmeasured: set[str] = set()
+    for run, result in zip(runs, scores, strict=True):
+        common = [client for client in common if client in result.values]
+        measured |= dict.fromkeys((*result.undefined, *result.values))
+        unmeasured |= set(run.unevaluated)
+    excluded = unmeasured.union(common)
+    undefined = [client for client in measured if client not in excluded]
+    restricted = {}
+    for run, result in zip(runs, scores, strict=True):
+        restricted[_served(run)] = result.only(common, undefined)
+    return restricted
 
 
 def read_runs(
@@ -443,7 +448,7 @@ def read_folder(
 
 def _check_status(run: Run, finished: bool) -> None:
     status = run.status
-    if status == "finished" or (not finished and run.models()):
+    if status == "finished" or (not finished and run.is_measured):
         return
     progress = f"round {run.last_round} of {run.config['rounds']}"
     if status == "running":
@@ -521,7 +526,7 @@ def check_same_data(runs: Sequence[RunResult]) -> None:
         if twin.fingerprint != run.fingerprint:
             raise RunError(
                 f"{twin.folder} and {run.folder} cannot be compared: same settings, other data; "
-                "the data changed in between, so run the older one anew"
+                "the data changed in between, so run the older one again"
             )
 
 

@@ -43,7 +43,7 @@ from equipoise.comparison.served import (
     tested_row,
     validation_values,
 )
-from equipoise.comparison.table import Comparison, Failure
+from equipoise.comparison.table import Comparison, Failure, with_partition_names
 from equipoise.comparison.targets import Target, checked_target, with_targets
 from equipoise.experiment import ConfigurationError, Experiment, load, with_settings
 from equipoise.runs import Run, RunResult
@@ -178,7 +178,7 @@ def compare(
     result = Comparison(
         with_targets(entries, table.target, tested_against),
         tested_against,
-        _failures(cells, reasons),
+        with_partition_names(_failures(cells, reasons), entries),
         folder,
         refusals=planned.refusals,
         level=table.level,

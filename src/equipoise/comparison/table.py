@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +51,19 @@ class Failure:
     partition: str
     seed: int
     reason: str
+
+
+def with_partition_names(failures: Iterable[Failure], entries: Sequence[Entry]) -> list[Failure]:
+    """Return failures with the partition that "auto" stands for, if some run of it finished."""
+    names = {}
+    for entry in entries:
+        names[str(entry.run.config["data"]["partition"])] = entry.run.partition
+    named = []
+    for failure in failures:
+        partition, comma, sweep = failure.partition.partition(", ")
+        name = names.get(partition, partition)
+        named.append(replace(failure, partition=f"{name}{comma}{sweep}"))
+    return named
 
 
 @dataclass(frozen=True)
@@ -128,14 +141,14 @@ class Comparison:
 
     def not_converged(self, partition: str) -> dict[str, str]:
         """Return method -> sentence, of methods whose mean still improved at the end."""
-        found = {}
+        sentences = {}
         for method in self.methods:
             curves = [entry.run.main.curve for entry in self.of_method(method, partition)]
             curves = [curve for curve in curves if curve.rounds]
             sentence = not_converged(average(curves), self.metric) if curves else ""
             if sentence:
-                found[method] = sentence
-        return found
+                sentences[method] = sentence
+        return sentences
 
     @property
     def partitions(self) -> list[str]:
@@ -170,7 +183,7 @@ class Comparison:
 
         NaN stands for a run without a result and for a number that does not exist.
         """
-        found = {}
+        by_method = {}
         for method in self.methods:
             if not self.of_method(method, partition):
                 continue
@@ -178,8 +191,8 @@ class Comparison:
             for seed in self.seeds:
                 entry = self.entry(method, partition, seed)
                 values.append(NAN if entry is None else entry.aggregates[measure])
-            found[method] = values
-        return found
+            by_method[method] = values
+        return by_method
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -295,13 +308,13 @@ class Comparison:
 
     @cached_property
     def _clearly_best(self) -> dict[tuple[str, str], str]:
-        found = {}
+        best = {}
         for partition in self.partitions:
             for name in self.measures:
                 method = self._tested_best(partition, name)
                 if method:
-                    found[partition, name] = method
-        return found
+                    best[partition, name] = method
+        return best
 
     def _tested_best(self, partition: str, measure: str) -> str:
         rows = {}
@@ -325,11 +338,11 @@ class Comparison:
 
     def settings(self) -> dict[tuple[str, str], dict[str, Any]]:
         """Return method and partition -> the grid point that was chosen on validation data."""
-        found = {}
+        chosen = {}
         for entry in self.entries:
             if entry.setting:
-                found[entry.label, entry.run.condition[0]] = dict(entry.setting)
-        return found
+                chosen[entry.label, entry.run.condition[0]] = dict(entry.setting)
+        return chosen
 
     @property
     def swept(self) -> str:
@@ -343,12 +356,12 @@ class Comparison:
 
     def selections(self) -> dict[tuple[str, str], dict[int, str]]:
         """Return method and partition -> seed -> the model that was chosen on validation data."""
-        found: dict[tuple[str, str], dict[int, str]] = {}
+        chosen: dict[tuple[str, str], dict[int, str]] = {}
         for entry in self.entries:
             partition, seed = entry.run.condition
             if entry.selected:
-                found.setdefault((entry.label, partition), {})[seed] = entry.run.main_model
-        return found
+                chosen.setdefault((entry.label, partition), {})[seed] = entry.run.main_model
+        return chosen
 
     def as_plain(self) -> dict[str, Any]:
         """Return all of it as plain data; numbers that do not exist are None."""
@@ -422,7 +435,7 @@ def _restored(folder: Path, entries: Sequence[Entry], saved: Mapping[str, Any]) 
         comparison = Comparison(
             with_targets(entries, target, baseline),
             baseline,
-            [Failure(**row) for row in saved["failures"]],
+            with_partition_names([Failure(**row) for row in saved["failures"]], entries),
             folder,
             level=float(saved["level"]),
             measure=str(saved.get("measure", "average")),

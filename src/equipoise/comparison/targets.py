@@ -66,7 +66,7 @@ def with_targets(entries: Sequence[Entry], target: Target | None, baseline: str)
     if isinstance(target, Mapping):
         target = _by_name(target, entries)
         _check_partitions(target, [entry.run.condition[0] for entry in entries])
-    found = []
+    completed = []
     for entry in entries:
         condition = entry.run.condition
         own = target.get(condition[0]) if isinstance(target, Mapping) else target
@@ -77,8 +77,8 @@ def with_targets(entries: Sequence[Entry], target: Target | None, baseline: str)
         else:
             goal = own
         rival = runs.get((baseline, condition))
-        found.append(replace(entry, target=goal, rival=rival))
-    return found
+        completed.append(replace(entry, target=goal, rival=rival))
+    return completed
 
 
 def _by_name(target: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:

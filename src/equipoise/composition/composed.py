@@ -205,8 +205,10 @@ class Composed(Method):
         """Return the name of the model that clients of the base end up using."""
         with client.host_state():
             served = self.base.serves(client, down)
-        marked = [name for name, one in served.items() if isinstance(one, Served) and one.main]
-        return next(iter([*marked, *served]))
+        for name, model in served.items():
+            if isinstance(model, Served) and model.main:
+                return name
+        return next(iter(served))
 
     def _with_inputs(self, server: Server, state: State, cohort: Cohort) -> Cohort:
         """Return a cohort for exchanges of the base, which change inputs like any other."""

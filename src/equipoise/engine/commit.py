@@ -101,7 +101,7 @@ def check_finite(state: State, training: Training, number: int) -> None:
         raise RunError(
             f"round {number}: {broken} in the server's state holds values that are not finite, so "
             "the run ends here; the training has diverged: lower training.lr "
-            f"(now {training.lr:g}) or set training.clip=1, and run anew"
+            f"(now {training.lr:g}) or set training.clip=1, and run again"
         )
 
 
@@ -132,7 +132,7 @@ def round_failed(
                 kind = RunError  # the same numbers would come again
                 remedy = (
                     "the training seems to have diverged: lower training.lr "
-                    "or set training.clip=1, and run anew"
+                    "or set training.clip=1, and run again"
                 )
             advice = (
                 "the first reply that was refused in its last attempt, "

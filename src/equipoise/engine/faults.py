@@ -38,8 +38,8 @@ class FaultPlan:
             if (fault.round, fault.attempt, fault.exchange, fault.client) == at
         }
 
-    def _draw(self, what: str, round: int, attempt: int, client: str) -> np.random.Generator:
-        return stream(self.seed, "faults", what, round, attempt, client)
+    def _draw(self, purpose: str, round: int, attempt: int, client: str) -> np.random.Generator:
+        return stream(self.seed, "faults", purpose, round, attempt, client)
 
     def kills(self, round: int, attempt: int, exchange: int, client: str) -> bool:
         """Return True if the worker process that executes this client's request shall die."""

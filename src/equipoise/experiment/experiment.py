@@ -361,18 +361,18 @@ def experiment(config: Mapping[str, Any], imports: Imports | None = None) -> Exp
         return Experiment(**config)
     except ConfigurationError as error:
         if isinstance(config, FromFile):
-            raise ConfigurationError(_with_places(str(error), config)) from None
+            raise ConfigurationError(_with_locations(str(error), config)) from None
         raise
     finally:
         permission.reset(before)
 
 
-def _with_places(message: str, config: FromFile) -> str:
+def _with_locations(message: str, config: FromFile) -> str:
     """Return a message whose lines name the file and line of their key, if a file has it."""
     lines = []
     for line in message.split("\n"):
-        place = config.place_of(line.partition(": ")[0])
-        lines.append(f"{place}: {line}" if place is not None else line)
+        location = config.location_of(line.partition(": ")[0])
+        lines.append(f"{location}: {line}" if location is not None else line)
     return "\n".join(lines)
 
 

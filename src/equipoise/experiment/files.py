@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, overload
 
-from equipoise.validation import safe_yaml
 from equipoise.validation.imports import FromFile
 from equipoise.validation.names import quoted
+from equipoise.validation.safe_yaml import Unreadable
+from equipoise.validation.yaml_sections import read_with_lines
 
 
 class ConfigurationError(ValueError):
@@ -30,16 +31,16 @@ def load(path: Path | str) -> FromFile:
                 f"no experiment file {path}; give the path of a YAML file, "
                 "or flags such as --data digits --method fedavg"
             )
-        content = safe_yaml.read(path)
-    except (safe_yaml.Unreadable, OSError) as error:
+        content, lines = read_with_lines(path)
+    except (Unreadable, OSError) as error:
         raise ConfigurationError(str(error)) from None
     if not isinstance(content, dict):
         raise ConfigurationError(
             f"{path}: expected a mapping such as `method: fedavg`, got {type(content).__name__}"
         )
     config = FromFile(content)
-    lines = safe_yaml.key_lines(path)
-    config.places = {key: f"{path}, line {line}" for key, line in lines.items()}
+    file = str(path)
+    config.locations = {key: f"{file}, line {line}" for key, line in lines.items()}
     return config
 
 
@@ -68,16 +69,16 @@ def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
         section[last] = value
     if isinstance(config, FromFile):
         changed = config.changed(result, settings.values())
-        changed.places = _without(config.places, settings)
+        changed.locations = _without(config.locations, settings)
         return changed
     return result
 
 
-def _without(places: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
-    """Return the places of keys; those that the command line sets have an empty one."""
+def _without(locations: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
+    """Return the locations of keys; those that the command line sets have an empty one."""
     replaced = dict.fromkeys(settings, "")
     inside = tuple(f"{key}." for key in replaced)
-    others = {key: place for key, place in places.items() if not key.startswith(inside)}
+    others = {key: location for key, location in locations.items() if not key.startswith(inside)}
     return others | replaced
 
 

@@ -135,11 +135,11 @@ def _load(name: str, path: str, imports: Imports) -> SupervisedLoss:
 REGISTRY: Registry[SupervisedLoss] = Registry("loss", "equipoise.losses", LOSSES, _load)
 
 
-def resolve(given: Any, imports: Imports = OWN) -> tuple[SupervisedLoss, dict[str, Any]]:
+def resolve(spec: Any, imports: Imports = OWN) -> tuple[SupervisedLoss, dict[str, Any]]:
     """Return the loss that `training.loss` names or holds, and its options.
 
     Args:
-        given: A name, "package.module:name", a mapping with `name` and options, a function or a
+        spec: A name, "package.module:name", a mapping with `name` and options, a function or a
             SupervisedLoss.
         imports: The packages that may be imported.
 
@@ -147,7 +147,7 @@ def resolve(given: Any, imports: Imports = OWN) -> tuple[SupervisedLoss, dict[st
         UnknownName: If there is no such loss or option.
         NotAllowed: If a file names code of a package that is not allowed.
     """
-    options = dict(given) if isinstance(given, Mapping) else {"name": given}
+    options = dict(spec) if isinstance(spec, Mapping) else {"name": spec}
     named = options.pop("name", None)
     if isinstance(named, str):
         loss = REGISTRY.find(named, imports)
@@ -156,7 +156,7 @@ def resolve(given: Any, imports: Imports = OWN) -> tuple[SupervisedLoss, dict[st
     else:
         raise UnknownName(
             "unknown loss: expected a name, a mapping with `name`, or a function of outputs and "
-            f"targets, got {quoted(given)}"
+            f"targets, got {quoted(spec)}"
         )
     return loss, {option: _checked(loss, option, value) for option, value in options.items()}
 

@@ -141,9 +141,9 @@ class FedSAC(Method):
         whole = server.loss(model)
         without = []
         for unit in range(units):
-            kept = torch.ones(units)
-            kept[unit] = 0
-            without.append(server.loss(model.put(with_units(state.model, state.units, kept))))
+            mask = torch.ones(units)
+            mask[unit] = 0
+            without.append(server.loss(model.put(with_units(state.model, state.units, mask))))
         gains = np.nan_to_num(np.clip(np.array(without) - whole, 0, None), nan=0, posinf=0)
         shares = gains / gains.sum() if gains.any() else np.full(units, 1 / units)
         return torch.from_numpy(TOTAL * shares)
@@ -179,7 +179,7 @@ class FedSAC(Method):
     def client(self, client: Client, down: Down) -> Up:
         """Train the submodel; rows that are 0 stay 0."""
         model = client.load(down.model)
-        rows = {name: kept.to(client.device) for name, kept in down.kept.items()}
+        rows = {name: mask.to(client.device) for name, mask in down.kept.items()}
         client.fit(model, gradient=lambda name, g: g * rows[name] if name in rows else g)
         return Up(model=model)
 

@@ -78,14 +78,16 @@ def sensitivity_at_specificity(
     if not 0 <= specificity <= 1:
         raise ValueError(f"specificity: expected a share from 0 to 1, got {specificity:g}")
 
-    def found(scores: Array, positive: NDArray[np.bool_]) -> float:
+    def sensitivity_of_class(scores: Array, positive: NDArray[np.bool_]) -> float:
         """Return the sensitivity of one class."""
         true, false = _counts_by_threshold(scores, positive)
         # (1 - 0.9) * 10 is a little below 1 in floating point
         allowed = (1 - specificity + 1e-9) * false[-1]
         return float(true[false <= allowed].max() / true[-1])
 
-    return _against_the_rest("sensitivity at a specificity", found, probabilities, labels, logits)
+    return _against_the_rest(
+        "sensitivity at a specificity", sensitivity_of_class, probabilities, labels, logits
+    )
 
 
 def balanced_accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:

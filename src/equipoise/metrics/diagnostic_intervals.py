@@ -107,17 +107,17 @@ def wilson(share: ArrayLike, count: ArrayLike, quantile: float = QUANTILE) -> tu
     return (centre - half) / scale, (centre + half) / scale
 
 
-def mean_of_rates(found: ArrayLike, totals: ArrayLike) -> Limits:
+def mean_of_rates(recognised: ArrayLike, totals: ArrayLike) -> Limits:
     """Return the interval of the plain mean of several classes' recalls.
 
     Args:
-        found: how many samples of each class were recognised.
-        totals: how many samples each class has.
+        recognised: The number of samples of each class that were recognised.
+        totals: The number of samples of each class.
 
     Returns:
         The interval, or the reason why there is none.
     """
-    right, n = float64(found), float64(totals)
+    right, n = float64(recognised), float64(totals)
     if n.min(initial=np.inf) < FEWEST_RATE:
         return Limits(reason=FEW.format(FEWEST_RATE))
     share = right / n

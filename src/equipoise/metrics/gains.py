@@ -153,8 +153,8 @@ def _of_pairs(gained: int, lost: int, total: int, level: float) -> Gain:
     against = math.sqrt(gained * lost / free) if free else 1.0
     share_gained, share_lost = gained / total, lost / total
 
-    def reach(one: float, other: float) -> float:
-        return math.sqrt(one**2 + other**2 + 2 * against * one * other)
+    def reach(first: float, second: float) -> float:
+        return math.sqrt(first**2 + second**2 + 2 * against * first * second)
 
     low = value - reach(share_gained - low_gained, high_lost - share_lost)
     high = value + reach(high_gained - share_gained, share_lost - low_lost)

@@ -267,14 +267,14 @@ def _percentiles(
         # counted below; a thousand warnings would hide the one that matters
         warnings.simplefilter("ignore", UndefinedMetric)
         rows = [statistic(*draw) for draw in redrawn]
-    found = {}
+    intervals = {}
     for name in value:
         drawn = np.array([row[name] for row in rows])
-        one = percentile_interval(float(value[name]), drawn, level)
+        interval = percentile_interval(float(value[name]), drawn, level)
         if name in EXTREMES:
-            one = replace(one, low=None, high=None, note=NO_PERCENTILES)
-        found[name] = one
-    return found
+            interval = replace(interval, low=None, high=None, note=NO_PERCENTILES)
+        intervals[name] = interval
+    return intervals
 
 
 def percentile_interval(value: float, drawn: Array, level: float) -> Interval:

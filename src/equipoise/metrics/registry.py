@@ -155,13 +155,15 @@ def _called(metric: Metric, name: str, path: str) -> Metric:
     return metric
 
 
-REGISTRY: Registry[Metric] = Registry(
-    "metric",
-    "equipoise.metrics",
-    # of two with one name the first
-    dict(reversed({one.name: one for one in reversed(METRICS)}.items())),
-    _load,
-)
+def _first_by_name(metrics: Sequence[Metric]) -> dict[str, Metric]:
+    """Return the metrics by name, and the first of those that share a name."""
+    by_name: dict[str, Metric] = {}
+    for metric in metrics:
+        by_name.setdefault(metric.name, metric)
+    return by_name
+
+
+REGISTRY: Registry[Metric] = Registry("metric", "equipoise.metrics", _first_by_name(METRICS), _load)
 # For readers of results, who know a name alone: metrics that experiments of this process hold, and
 # those that runs on disk tell of.
 _held: dict[str, Metric] = {}
@@ -178,13 +180,13 @@ def is_known(name: str) -> bool:
     return name in _held or name in _recorded or name in names()
 
 
-def name_of(given: str | Metric) -> str:
+def name_of(spec: str | Metric) -> str:
     """Return the name under which a metric is recorded; nothing is imported.
 
     >>> name_of("rmse"), name_of("my_addons.metrics:top_two")
     ('rmse', 'top_two')
     """
-    return given.name if isinstance(given, Metric) else str(given).rpartition(":")[2]
+    return spec.name if isinstance(spec, Metric) else str(spec).rpartition(":")[2]
 
 
 def find(name: str, task: Task | None = None) -> Metric:
@@ -216,11 +218,11 @@ def find(name: str, task: Task | None = None) -> Metric:
     )
 
 
-def resolve(given: str | Metric, task: Task | None = None, imports: Imports = OWN) -> Metric:
+def resolve(spec: str | Metric, task: Task | None = None, imports: Imports = OWN) -> Metric:
     """Return the metric that an experiment names or holds.
 
     Args:
-        given: A name, "package.module:name", or a Metric.
+        spec: A name, "package.module:name", or a Metric.
         task: The task, where two kinds of task have a metric of one name.
         imports: The packages that may be imported.
 
@@ -229,16 +231,19 @@ def resolve(given: str | Metric, task: Task | None = None, imports: Imports = OW
         NotAllowed: If a file names code of a package that is not allowed.
         ValueError: If a built-in metric has this name already.
     """
-    if isinstance(given, str) and given in REGISTRY.built_in:
-        return find(given, task)
-    if not isinstance(given, (str, Metric)):
-        what = f"the function {given.__name__!r}" if inspect.isroutine(given) else quoted(given)
-        raise UnknownName(f"unknown metric: expected a name or a Metric, got {what}; {HOW}")
-    found = given if isinstance(given, Metric) else REGISTRY.find(given, imports)
-    if found.name in REGISTRY.built_in and not any(found is metric for metric in METRICS):
-        raise ValueError(f"metric {found.name!r} is built in; choose another name")
-    _held[found.name] = found
-    return found
+    if isinstance(spec, str) and spec in REGISTRY.built_in:
+        return find(spec, task)
+    if not isinstance(spec, (str, Metric)):
+        description = quoted(spec)
+        if inspect.isroutine(spec):
+            description = f"the function {spec.__name__!r}"
+        raise UnknownName(f"unknown metric: expected a name or a Metric, got {description}; {HOW}")
+    metric = spec if isinstance(spec, Metric) else REGISTRY.find(spec, imports)
+    is_ours = any(metric is ours for ours in METRICS)
+    if metric.name in REGISTRY.built_in and not is_ours:
+        raise ValueError(f"metric {metric.name!r} is built in; choose another name")
+    _held[metric.name] = metric
+    return metric
 
 
 def remember(name: str, facts: Mapping[str, Any]) -> None:
@@ -278,11 +283,15 @@ def check(
     task: Task, listed: Sequence[str | Metric] = (), main: str | Metric | None = None
 ) -> dict[str, Metric]:
     """Return the names of an experiment's metrics, and refuse one that does not fit the task."""
-    # a main metric may be named by the short name of one that is listed
-    given = {name_of(one): one for one in (*([main] if main else []), *listed)}
-    found = {}
+    # The main metric comes first: it may be named by the short name of a listed one.
+    specs = {}
+    if main:
+        specs[name_of(main)] = main
+    for spec in listed:
+        specs[name_of(spec)] = spec
+    metrics = {}
     for name in measured(task, listed, main):
-        metric = found[name] = resolve(given.get(name, name), task)
+        metric = metrics[name] = resolve(specs.get(name, name), task)
         if not metric.fits(task):
             key = "evaluation.main" if main and name == name_of(main) else "evaluation.metrics"
             kind = (
@@ -294,7 +303,7 @@ def check(
             raise ValueError(
                 f"{key}: {name} needs {metric.needs}, but the task {kind}; choose among {fitting}"
             )
-    return found
+    return metrics
 
 
 def main_of(names: Sequence[str], main: str | Metric | None = None) -> str:

@@ -225,14 +225,14 @@ def calibration(
     p, n = float64(positives), float64(negatives)
     score = scores(len(p))
     group = np.minimum((score * groups + 1e-9).astype(np.int64), groups - 1)
-    found = []
+    points = []
     for g in range(groups):
         here = group == g
         count = float((p + n)[here].sum())
         if count:
             mean = float(((p + n) * score)[here].sum() / count)
-            found.append((mean, float(p[here].sum() / count), int(count)))
-    return found
+            points.append((mean, float(p[here].sum() / count), int(count)))
+    return points
 
 
 def at_threshold(positives: ArrayLike, negatives: ArrayLike, percent: int) -> dict[str, float]:

@@ -130,10 +130,11 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
         _check_size(factory, task, options)
         return _validated(name)(task, **options)
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(map(str, one['loc']))} = {quoted(one['input'])}: {one['msg']}"
-            for one in error.errors()
-        )
+        problems = []
+        for problem in error.errors():
+            option = ".".join(map(str, problem["loc"]))
+            problems.append(f"{option} = {quoted(problem['input'])}: {problem['msg']}")
+        wrong = "; ".join(problems)
         raise ValueError(f"model {name!r}: {wrong}; the defaults are {_options(factory)}") from None
     except (
         ValueError,
@@ -173,9 +174,9 @@ def _options(factory: Callable[..., nn.Module]) -> dict[str, Any]:
     }
 
 
-def _known(name: str, valid: list[str], what: str) -> str:
+def _known(name: str, valid: list[str], kind: str) -> str:
     if name not in valid:
-        raise nearest(what, name, valid)
+        raise nearest(kind, name, valid)
     return name
 
 

@@ -62,12 +62,13 @@ def unit_rows(units: Mapping[str, Sequence[str]], tree: Tree, values: Tensor) ->
     >>> {name: tuple(row.shape) for name, row in rows.items()}
     {'0.weight': (2, 1), '0.bias': (2,)}
     """
-    parts = torch.split(values, unit_counts(units, tree))
-    return {
-        name: part.reshape(-1, *[1] * (tree[name].ndim - 1))
-        for names, part in zip(units.values(), parts, strict=True)
-        for name in names
-    }
+    values_by_layer = torch.split(values, unit_counts(units, tree))
+    rows = {}
+    for names, layer_values in zip(units.values(), values_by_layer, strict=True):
+        for name in names:
+            further_dimensions = [1] * (tree[name].ndim - 1)
+            rows[name] = layer_values.reshape(-1, *further_dimensions)
+    return rows
 
 
 def unit_counts(units: Mapping[str, Sequence[str]], tree: Tree) -> list[int]:
@@ -75,11 +76,16 @@ def unit_counts(units: Mapping[str, Sequence[str]], tree: Tree) -> list[int]:
     return [len(tree[names[0]]) for names in units.values()]
 
 
-def with_units(tree: Tree, units: Mapping[str, Sequence[str]], kept: Tensor) -> Tree:
-    """Return a tree with the rows of units that are not kept set to 0, with running statistics."""
-    rows = unit_rows(units, tree, kept)
-    return Tree(
-        {name: tree[name] * rows[name] if name in rows else tree[name] for name in tree},
-        tree.model,
-        tree.untrained,
-    )
+def with_units(tree: Tree, units: Mapping[str, Sequence[str]], mask: Tensor) -> Tree:
+    """Return a tree with the rows of masked units set to 0, with their running statistics.
+
+    Args:
+        tree: The parameters and buffers of a model.
+        units: The entries of each hidden layer, as `hidden_units` returns them.
+        mask: 1 for each unit that stays and 0 for the others, in the order of the layers.
+    """
+    rows = unit_rows(units, tree, mask)
+    entries = {}
+    for name in tree:
+        entries[name] = tree[name] * rows[name] if name in rows else tree[name]
+    return Tree(entries, tree.model, tree.untrained)

@@ -416,7 +416,8 @@ def _failed(comparison: Comparison) -> str:
     if not count:
         return ""
     first = comparison.failures[0]
-    reason = f"{first.method}, partition {first.partition}, seed {first.seed}: {first.reason}"
+    partition = partition_name(first.partition)
+    reason = f"{first.method}, partition {partition}, seed {first.seed}: {first.reason}"
     order = "" if count == 1 else ", the first"
     return f"{count:,} of {count + len(comparison.entries):,} runs failed{order}: {reason}"
 

@@ -10,8 +10,18 @@ from equipoise.comparison.formats import figure
 from equipoise.comparison.measures import Measure
 from equipoise.comparison.table import Comparison
 from equipoise.report.parts import partition_name
+from equipoise.report.wording import name_of
 
 NAMED = 3  # methods that a sentence names
+# The measures by which methods are ranked, as sentences name them.
+QUANTITIES = {
+    "average": "average {metric}",
+    "worst": "{metric} of the worst client",
+    "std": "standard deviation of {metric} over clients",
+    "change": "average change in {metric}",
+    "worst_change": "worst change in {metric}",
+    "cf": "collaborative fairness",
+}
 Row = dict[str, Any]
 
 
@@ -43,7 +53,7 @@ def _sentence(comparison: Comparison, partition: str, name: str) -> str:
     if len(rows) == 1:
         return _single_method(comparison, name, rows[0], alone)
     best = [row for row in rows if row["value"] == rows[0]["value"]]
-    claim = f"{_listed([row['method'] for row in best])} {_claim(name, measure, best)}"
+    claim = f"{_listed([row['method'] for row in best])} {_claim(comparison, name, best)}"
     if alone is not None:
         claim += f", {_against_alone(measure, rows[0], alone)}"
     if max(row["seeds"] for row in rows) == 1:
@@ -53,10 +63,10 @@ def _sentence(comparison: Comparison, partition: str, name: str) -> str:
     rivals = best[1:] + [row for row in rows[len(best) :] if not _apart(rows[0], row)]
     if not rivals:
         return f"{claim}, over {rows[0]['seeds']} seeds."
-    reason = _doubt(comparison, measure, [rows[0], *rivals])
+    reason = _doubt(comparison, name, [rows[0], *rivals])
     if alone is not None:
         reason += _all_against_alone(measure, rows, alone)
-    return f"{_question(name, measure)} is undecided: {reason}."
+    return f"{_question(comparison, name)} is undecided: {reason}."
 
 
 def _single_method(comparison: Comparison, name: str, row: Row, alone: Row | None) -> str:
@@ -67,7 +77,7 @@ def _single_method(comparison: Comparison, name: str, row: Row, alone: Row | Non
     if name == "harmed":
         share = "nobody" if not row["value"] else f"{value} of the clients"
         return f"{row['method']} harmed {share} {seeds}."
-    text = f"{row['method']} has {value} as {measure.title}"
+    text = f"{row['method']} has {value} as {_quantity(comparison, name)}"
     if alone is not None:
         text += f", {_against_alone(measure, row, alone)}"
     return f"{text}, {seeds}."
@@ -94,7 +104,9 @@ def _all_against_alone(measure: Measure, rows: Sequence[Row], alone: Row) -> str
 
 
 def _value(value: float, measure: Measure) -> str:
-    unit = " %" if measure.scale == 100 else ""
+    unit = ""
+    if measure.scale == 100:
+        unit = " points" if measure.signed else " %"
     return f"{figure(value, measure, measure.signed)}{unit}"
 
 
@@ -116,20 +128,32 @@ def _ranked_rows(comparison: Comparison, partition: str, name: str) -> tuple[lis
     return sorted(rows, key=lambda row: sign * row["value"]), alone
 
 
-def _question(name: str, measure: Measure) -> str:
+def _quantity(comparison: Comparison, name: str) -> str:
+    """Return a measure with the name of the metric, such as "average RMSE"."""
+    return QUANTITIES[name].format(metric=name_of(comparison.metric))
+
+
+def _superlative(comparison: Comparison, name: str) -> str:
+    """Return a measure as that of the best method, such as "lowest average RMSE"."""
+    adjective = "lowest" if comparison.measures[name].lower else "best"
+    return f"{adjective} {_quantity(comparison, name)}"
+
+
+def _question(comparison: Comparison, name: str) -> str:
     if name == "harmed":
         return "Which method harms the fewest clients"
-    return f"Which method has the best {measure.title}"
+    return f"Which method has the {_superlative(comparison, name)}"
 
 
-def _doubt(comparison: Comparison, measure: Measure, close: Sequence[Row]) -> str:
+def _doubt(comparison: Comparison, name: str, close: Sequence[Row]) -> str:
     """Return why no method is clearly the best."""
     without = [row for row in close if row["low"] is None]
     if not without:
         names = _listed([row["method"] for row in close])
         return f"the {comparison.level:.0%} intervals of {names} overlap"
     if all(row["seeds"] > 1 for row in without):
-        return f"two seeds are too few for an interval of the {measure.title}"
+        quantity = "share of harmed clients" if name == "harmed" else _quantity(comparison, name)
+        return f"two seeds are too few for an interval of the {quantity}"
     return f"{_listed([row['method'] for row in without])} finished in one seed only"
 
 
@@ -140,14 +164,15 @@ def _apart(first: Row, second: Row) -> bool:
     return bool(first["high"] < second["low"] or second["high"] < first["low"])
 
 
-def _claim(name: str, measure: Measure, best: Sequence[Row]) -> str:
+def _claim(comparison: Comparison, name: str, best: Sequence[Row]) -> str:
+    measure = comparison.measures[name]
     value = best[0]["value"]
     if name == "harmed":
         if not value:
             return "harmed nobody"
         return f"harmed the fewest clients ({figure(value, measure)} %)"
     verb = "have" if len(best) > 1 else "has"
-    return f"{verb} the best {measure.title} ({_value(value, measure)})"
+    return f"{verb} the {_superlative(comparison, name)} ({_value(value, measure)})"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ NAMES = {
     "sensitivity_at_specificity": "sensitivity at 90 % specificity",
     "c_index": "C-index",
     "c_index_ipcw": "C-index (IPCW)",
+    "c_index_error": "C-index error",
     "integrated_brier": "integrated Brier score",
 }
 

@@ -86,12 +86,12 @@ def level(values: Sequence[float], metric: Metric) -> dict[str, float]:
     {'average': 2.0, 'worst': 3.0, 'std': 1.0, 'best': 1.0}
     """
     lower = metric.lower_is_better
-    found = spread(values, lower)
+    statistics = spread(values, lower)
     return {
-        "average": found["mean"],
-        "worst": found["max" if lower else "min"],
-        "std": found["std"],
-        "best": found["min" if lower else "max"],
+        "average": statistics["mean"],
+        "worst": statistics["max" if lower else "min"],
+        "std": statistics["std"],
+        "best": statistics["min" if lower else "max"],
     }
 
 
@@ -104,9 +104,9 @@ def _changes(
     before = np.array([alone[client] for client in both])
     after = np.array([together[client] for client in both])
     transfer = negative_transfer(before, after, metric.lower_is_better)
-    found = {name: transfer[entry] for name, entry in CHANGES.items()}
-    found["cf"] = collaborative_fairness(before, after)
-    return found
+    changes = {name: transfer[entry] for name, entry in CHANGES.items()}
+    changes["cf"] = collaborative_fairness(before, after)
+    return changes
 
 
 def gains(
@@ -119,12 +119,12 @@ def gains(
     {'a': 1.0, 'b': -1.0}
     """
     sign = -1.0 if metric.lower_is_better else 1.0
-    found = {}
+    differences = {}
     for client, value in together.items():
         if client in alone:
             # Adding 0 turns -0.0 into 0.0.
-            found[client] = sign * (value - alone[client]) + 0.0
-    return found
+            differences[client] = sign * (value - alone[client]) + 0.0
+    return differences
 
 
 def gain_tests(
@@ -137,7 +137,7 @@ def gain_tests(
 
     Clients without a test are absent; all are for metrics other than accuracy.
     """
-    found = {}
+    tests = {}
     # Many clients share the same numbers of correct samples, and a test takes a while.
     known: dict[tuple[float, float, int], Gain | None] = {}
     for client, value in together.items():
@@ -148,8 +148,8 @@ def gain_tests(
             known[case] = gain_in(metric.name, *case)
         gain = known[case]
         if gain is not None:
-            found[client] = gain
-    return found
+            tests[client] = gain
+    return tests
 
 
 def diverged(metric: str, values: Mapping[str, float]) -> str:

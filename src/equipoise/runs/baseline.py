@@ -41,7 +41,7 @@ def unmatched(older: Path) -> RunError:
     """Return the error about a run whose data cannot be matched with those of newer runs."""
     return RunError(
         f"{older} was written by an older version and cannot be matched with runs of this one; "
-        "run it anew"
+        "run it again"
     )
 
 

@@ -101,16 +101,16 @@ def clinical_values(
         histograms: Client -> histogram of scores.
         exact: Measure -> client -> value that the client computed from its scores.
     """
-    found = {}
+    by_client = {}
     for client, table in histograms.items():
         own = {name: values.get(client) for name, values in exact.items()}
-        found[client] = _of_client(table, own)
-    return found
+        by_client[client] = _of_client(table, own)
+    return by_client
 
 
 def _of_client(table: Counts, exact: Mapping[str, float | None]) -> dict[str, ClinicalValue]:
     """Prefer the exact value; a run of an older version has that of the histogram only."""
-    found = {}
+    values = {}
     binned: dict[str, float] = {}
     if None in exact.values():
         binned = score_histograms.measures(table)
@@ -120,8 +120,8 @@ def _of_client(table: Counts, exact: Mapping[str, float | None]) -> dict[str, Cl
         if sent is None and not np.isnan(value):
             resolution = score_histograms.resolution(table)[name]
         ends = limits_of(name, table, value)
-        found[name] = ClinicalValue(value, ends.low, ends.high, ends.reason, resolution)
-    return found
+        values[name] = ClinicalValue(value, ends.low, ends.high, ends.reason, resolution)
+    return values
 
 
 def read_exact(run: Run, model: str, measured: Collection[str]) -> dict[str, dict[str, float]]:
@@ -133,13 +133,13 @@ def read_exact(run: Run, model: str, measured: Collection[str]) -> dict[str, dic
         measured: The metrics that the run measured in every round.
     """
     selection = {"phase": "clinical", "model": model, "split": run.main_split}
-    found = {}
+    exact = {}
     for name in score_histograms.MEASURES:
         if name in measured:
-            found[name] = run.final(name, model)
+            exact[name] = run.final(name, model)
         else:
-            found[name] = dict(run.columns("client", "value", metric=name, **selection))
-    return found
+            exact[name] = dict(run.columns("client", "value", metric=name, **selection))
+    return exact
 
 
 def interval_notes(values: Mapping[str, Mapping[str, ClinicalValue]]) -> list[str]:

@@ -101,7 +101,7 @@ class History:
         rows = [row for row, client in enumerate(self.clients) if client in excluded]
         values = self.values.copy()
         values[rows] = np.nan
-        diverged = tuple(place for place in self.diverged if place[0] not in set(rows))
+        diverged = tuple(cell for cell in self.diverged if cell[0] not in set(rows))
         mean = _mean(values, diverged)
         return replace(self, values=values, mean=mean, diverged=diverged)
 
@@ -117,16 +117,19 @@ class EndPoint(NamedTuple):
     final_phase: bool  # clients trained on
 
 
-def end_point(run: Run) -> EndPoint | None:
+def end_point(run: Run, finish: Sequence[Mapping[str, Any]]) -> EndPoint | None:
     """Return the point at which the values at the end are shown; None if the last round has them.
 
     A run that a callback stopped has a record after its last round, too. No client trains in it, so
     its values are those of the last round.
+
+    Args:
+        run: An open run.
+        finish: Its records after the last round (`Run.finish`).
     """
-    records = run.finish()
-    if not records:
+    if not finish:
         return None
-    if any(record["cohort"] for record in records):
+    if any(record["cohort"] for record in finish):
         return EndPoint(run.last_round + 1, True)
     return EndPoint(run.last_round, False)
 
@@ -148,8 +151,7 @@ def read_curve(
     if end is not None and final:
         by_round[end.round] = list(final.values())
         final_phase = end.final_phase
-    means = tuple(float(np.mean(values)) for values in by_round.values())
-    return Curve(tuple(by_round), means, final_phase)
+    return Curve(tuple(by_round), _means(by_round), final_phase)
 
 
 def read_validation_curve(run: Run, metric: str, model: str) -> Curve:
@@ -162,8 +164,7 @@ def read_validation_curve(run: Run, metric: str, model: str) -> Curve:
     """
     selection = {"metric": metric, "model": model, "split": "validation"}
     by_round = _by_round(run.columns("round", "value", phase="received", **selection))
-    means = tuple(float(np.mean(values)) for values in by_round.values())
-    return Curve(tuple(by_round), means)
+    return Curve(tuple(by_round), _means(by_round))
 
 
 def read_history(
@@ -204,6 +205,14 @@ def _by_round(rows: Sequence[tuple[Any, ...]]) -> dict[int, list[float]]:
     for number, value in rows:
         by_round.setdefault(number, []).append(math.nan if value is None else value)
     return by_round
+
+
+def _means(by_round: Mapping[int, Sequence[float]]) -> tuple[float, ...]:
+    """Return the mean of every round."""
+    values = list(by_round.values())
+    if len(set(map(len, values))) == 1:  # one call in place of one per round
+        return tuple(np.mean(values, axis=1).tolist())
+    return tuple(float(np.mean(row)) for row in values)
 
 
 def _none_if_nan(value: float) -> float | None:

@@ -99,7 +99,7 @@ def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
     facts = run.store.meta("facts") or {}
     lines = [
         f"method: {config['method']}",
-        f"data: {run.store.meta('data')}, partition {config['data']['partition']}, "
+        f"data: {run.data}, partition {config['data']['partition']}, "
         f"{len(run.clients)} clients, seed {config['seed']}",
         *facts.get("notes", []),
         f"rounds: {run.last_round} of {config['rounds']}",
@@ -109,7 +109,7 @@ def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
         f"{run.main_metric} on {run.main_split} data, by client: {_measured(run, name, client)}",
         *_mixture_lines(run, client, net),
         *_threshold_lines(net),
-        f"made by equipoise {run.store.meta('version')}, {run.store.meta('created')}, "
+        f"made by equipoise {run.store.meta('version')}, {run.created}, "
         f"torch {environment['torch']}",
     ]
     title = f"{name} of client {client}" if client else name

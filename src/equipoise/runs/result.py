@@ -27,6 +27,7 @@ from equipoise.runs.baseline import ALONE, check_comparable, has_old_fingerprint
 from equipoise.runs.clinical import ByClient
 from equipoise.runs.curves import (
     Curve,
+    EndPoint,
     History,
     end_point,
     read_curve,
@@ -89,9 +90,9 @@ class MetricResult:
     @cached_property
     def aggregates(self) -> Aggregates:
         """Numbers over clients, such as average, worst, std, change, harmed and best_round."""
-        found = aggregates.aggregate(self.values, self.baseline, self.metric)
+        measures = aggregates.aggregate(self.values, self.baseline, self.metric)
         best = self.curve.best(self.metric)
-        values = dict(found.values)
+        values = dict(measures.values)
         values["best_round"] = NAN if best is None else float(best[0])
         values["best_average"] = NAN if best is None else float(best[1])
         if self.after_local:
@@ -100,7 +101,10 @@ class MetricResult:
         if self.metric.name == "accuracy":
             shares = [self.majority[client] for client in self.values if client in self.majority]
             values["majority"] = sum(shares) / len(shares) if shares else NAN
-        reasons = {name: text for name, text in found.reasons.items() if math.isnan(values[name])}
+        reasons = {}
+        for name, reason in measures.reasons.items():
+            if math.isnan(values[name]):
+                reasons[name] = reason
         return Aggregates(values, reasons)
 
     def only(self, clients: Sequence[str], undefined: Sequence[str]) -> MetricResult:
@@ -316,7 +320,9 @@ class RunResult:
         """Return the result without gains."""
         models = {}
         for name, model in self.models.items():
-            metrics = {key: replace(one, baseline=None) for key, one in model.metrics.items()}
+            metrics = {}
+            for metric, result in model.metrics.items():
+                metrics[metric] = replace(result, baseline=None)
             models[name] = replace(model, metrics=metrics)
         return replace(self, models=models, baseline=None)
 
@@ -368,7 +374,9 @@ def read_result(
 
 
 def read_main(run: Run) -> MetricResult:
-    """Read the main metric of the main model only, which is faster than the whole result.
+    """Read values and curve of the main metric of the main model, and nothing else.
+
+    That is much faster than the whole result, for the overview of a folder with many runs.
 
     Args:
         run: An open run.
@@ -377,8 +385,7 @@ def read_main(run: Run) -> MetricResult:
         RunError: The run is damaged.
     """
     with run.one_moment():
-        reader = _Reader(run, run.main_metric)
-        return reader.metric(reader.main_metric, reader.main_model)
+        return _Reader(run, run.main_metric).main()
 
 
 def condition_name(partition: str, varied: Iterable[tuple[str, Any]] = ()) -> str:
@@ -405,12 +412,31 @@ class _Reader:
         self.run = run
         self.main_metric = main_metric
         self.main_model = main_model or run.main_model
-        self.test_sizes = run.test_sizes
-        self.majority = for_each_client(run, run.majority())
-        self.end = end_point(run)
-        self.rounds = run.rounds()
-        self.finish = run.finish()
-        self.unevaluated = self._unevaluated()
+
+    @cached_property
+    def test_sizes(self) -> dict[str, int]:
+        """Client -> number of test samples."""
+        return self.run.test_sizes
+
+    @cached_property
+    def majority(self) -> dict[str, float]:
+        """Client -> accuracy of always predicting the most frequent class of its test data."""
+        return for_each_client(self.run, self.run.majority())
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The records of the rounds of training."""
+        return self.run.rounds()
+
+    @cached_property
+    def finish(self) -> list[dict[str, Any]]:
+        """The records after the last round."""
+        return self.run.finish()
+
+    @cached_property
+    def end(self) -> EndPoint | None:
+        """The last point of a curve, if a record follows the last round."""
+        return end_point(self.run, self.finish)
 
     def result(self, details: bool) -> RunResult:
         run = self.run
@@ -426,7 +452,7 @@ class _Reader:
         return RunResult(
             folder=run.folder,
             config=run.config,
-            data=run.store.meta("data"),
+            data=run.data,
             task=run.task,
             fingerprint=run.store.meta("fingerprint"),
             main_model=self.main_model,
@@ -443,7 +469,7 @@ class _Reader:
             cost=self._cost() | self._distances(),
             rejected=len(self._rejected()),
             unevaluated=self.unevaluated,
-            created=run.store.meta("created"),
+            created=run.created,
             version=run.store.meta("version"),
             environment=run.store.meta("environment"),
             outdated=run.outdated,
@@ -459,8 +485,9 @@ class _Reader:
         rows = self.run.store.rows("select client from rejected where exchange > 0")
         return [row["client"] for row in rows]
 
-    def _unevaluated(self) -> list[str]:
-        """Return the clients without values of the last evaluation.
+    @cached_property
+    def unevaluated(self) -> list[str]:
+        """The clients without values of the last evaluation.
 
         A record after the last round evaluates those again that were missing before.
         """
@@ -479,12 +506,12 @@ class _Reader:
         latest: dict[str, dict[str, float]] = {}
         for name, client, value in rows:
             latest.setdefault(name, {})[client] = NAN if value is None else value
-        found = {}
+        ordered = {}
         for name, values in latest.items():
-            found[name] = {
+            ordered[name] = {
                 client: values[client] for client in self.run.clients if client in values
             }
-        return found
+        return ordered
 
     def _measured(self) -> list[tuple[str, str]]:
         """Return served model and metric of all that was measured, the main metric first."""
@@ -519,6 +546,15 @@ class _Reader:
         threshold = evaluation.get("threshold", 50)
         return group_report(
             tables, self.run.clients, threshold, evaluation.get("group_minimum", 10)
+        )
+
+    def main(self) -> MetricResult:
+        """Return values and curve of the main metric of the main model."""
+        final = self.run.final(self.main_metric, self.main_model)
+        return MetricResult(
+            metric=find(self.main_metric, self.run.task),
+            values=for_each_client(self.run, final),
+            curve=read_curve(self.run, self.main_metric, self.main_model, final, self.end),
         )
 
     def metric(self, name: str, model: str) -> MetricResult:
@@ -576,7 +612,7 @@ class _Reader:
     ) -> dict[str, MetricResult]:
         """Return the clinical measures that the run did not measure in every round."""
         clients = for_each_client(self.run, dict(histograms))
-        found = {}
+        results = {}
         for name in clinical.TITLES:
             if name in measured:
                 continue
@@ -586,7 +622,7 @@ class _Reader:
             }
             resolution = max((own[client].resolution for client in known), default=0.0)
             by_client = for_each_client(self.run, known)
-            found[name] = MetricResult(
+            results[name] = MetricResult(
                 metric=find(name, self.run.task),
                 values=by_client,
                 undefined=[client for client in clients if client not in by_client],
@@ -594,7 +630,7 @@ class _Reader:
                 resolution=resolution,
                 once=True,
             )
-        return found
+        return results
 
     def _cost(self) -> dict[str, float]:
         """Return optimiser steps of all clients, megabytes sent both ways, and seconds.
@@ -633,9 +669,9 @@ class _Reader:
             ("embedding", "angle"): "embedding_angle",
             ("embedding", "manhattan"): "embedding_manhattan",
         }
-        found = dict.fromkeys(names.values(), NAN)
+        distances = dict.fromkeys(names.values(), NAN)
         if not self.run.config["evaluation"].get("distances"):
-            return found
+            return distances
         rows = self.run.store.rows(
             "select split, metric, avg(value) as value from measurements "
             "where phase = 'after_local' and split in ('parameters', 'embedding') and round = "
@@ -643,8 +679,8 @@ class _Reader:
             "where phase = 'after_local' and split = 'parameters') group by split, metric"
         )
         for row in rows:
-            found[names[row["split"], row["metric"]]] = row["value"]
-        return found
+            distances[names[row["split"], row["metric"]]] = row["value"]
+        return distances
 
     def _details(
         self,
@@ -686,7 +722,7 @@ def _with_restarts(
     """Return facts with a note on each client that began afresh."""
     notes = list(facts.get("notes", []))
     for client, number in restarted:
-        notes.append(f"client {client!r} had lost its state and began afresh in round {number}")
+        notes.append(f"client {client!r} lost its state, which was reset in round {number}")
     return {**facts, "notes": notes} if restarted else facts
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from equipoise.data.roster import SHARED
 from equipoise.metrics import registry
 from equipoise.runs.scores import read_group_histograms, read_histograms, read_life_tables
-from equipoise.storage.form import check_metadata, read_configuration
+from equipoise.storage.form import check_metadata, clients_in, read_configuration
 from equipoise.storage.lock import is_held
 from equipoise.storage.outdated import outdated, with_its_defaults
 from equipoise.storage.store import RunError, Store
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from equipoise.experiment import Experiment
 
 Value = TypeVar("Value")
+# Facts that a run needs all the time, and that never change; they are read at once.
+_UNCHANGING = ("clients", "created", "data", "defaults", "metrics", "shared test", "task")
 # The columns by which rows of the long table can be selected.
 _COLUMNS = ("round", "client", "model", "phase", "split", "metric")
 
@@ -56,6 +57,7 @@ class Run:
         folder: str | Path,
         imports: Imports | None = None,
         experiment: Experiment | None = None,
+        checked: bool = True,
     ) -> None:
         """Open a run.
 
@@ -63,14 +65,18 @@ class Run:
             folder: Its folder.
             imports: What its configuration may import, if this process made the experiment.
             experiment: The experiment that this process has just run, with its Python objects.
+            checked: False to check no more of its database than what is read of it, which is
+                faster where hundreds of runs are listed.
 
         Raises:
             RunError: If the folder holds no run, or a damaged one.
         """
         self.folder = Path(folder)
-        self.store = Store(self.folder)
-        check_metadata(self.folder, self.store.meta)
-        _remember_metrics(self.folder, self.store.meta("metrics"))
+        self.store = Store(self.folder, checked=checked)
+        if checked:
+            check_metadata(self.folder, self.store.facts)
+        self._facts = self.store.facts(_UNCHANGING)
+        _remember_metrics(self.folder, self._facts.get("metrics"))
         self._imports = imports or Imports()
         self._experiment = experiment
 
@@ -81,7 +87,7 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved configuration: enough to repeat the run."""
-        return with_its_defaults(read_configuration(self.folder), self.store.meta("defaults"))
+        return with_its_defaults(read_configuration(self.folder), self._facts.get("defaults"))
 
     @property
     def status(self) -> str:
@@ -100,9 +106,7 @@ class Run:
     @property
     def outdated(self) -> str | None:
         """Return why this version would compute other numbers; None if it would not."""
-        return outdated(
-            self.config, self.store.meta("version"), self.store.meta("task"), self.clients
-        )
+        return outdated(self.config, self.store.meta("version"), self._facts["task"], self.clients)
 
     @property
     def last_round(self) -> int:
@@ -120,12 +124,22 @@ class Run:
     @cached_property
     def task(self) -> Task:
         """The task: kind, shape of inputs, number of outputs, names of classes."""
-        return Task.of(self.store.meta("task"))
+        return Task.of(self._facts["task"])
+
+    @property
+    def data(self) -> str:
+        """The name of the data."""
+        return str(self._facts["data"])
+
+    @property
+    def created(self) -> str:
+        """The time of creation in ISO format."""
+        return str(self._facts["created"])
 
     @cached_property
     def clients(self) -> list[str]:
         """The clients, in the order of the federation."""
-        clients = self.store.meta("clients")
+        clients = self._facts["clients"]
         try:
             return [checked_name(client, "client id") for client in clients]
         except (TypeError, ValueError) as error:
@@ -221,8 +235,8 @@ class Run:
             seconds = row.pop("seconds")
             number = row["round"]
             if number not in records:
-                cohort = json.loads(row["cohort"])
-                joined = json.loads(row["joined"])
+                cohort = clients_in(row["cohort"], self.folder)
+                joined = clients_in(row["joined"], self.folder)
                 records[number] = {**row, "cohort": cohort, "joined": joined, "seconds": {}}
             if phase is not None:
                 records[number]["seconds"][phase] = seconds
@@ -332,7 +346,7 @@ class Run:
     @property
     def test_sizes(self) -> dict[str, int]:
         """Client -> number of test samples, its own or those of the shared test set."""
-        shared = self.store.meta("shared test")
+        shared = self._facts["shared test"]
         if shared:
             return dict.fromkeys([*self.clients, SHARED], int(shared))
         return dict(zip(self.clients, self.store.meta("sizes")["test"], strict=True))
@@ -379,7 +393,7 @@ class Run:
     @property
     def main_split(self) -> str:
         """The name of the test data: "shared" for a shared test set, "test" for each client's."""
-        return "shared" if self.store.meta("shared test") else "test"
+        return "shared" if self._facts["shared test"] else "test"
 
     @property
     def main_model(self) -> str:
@@ -392,6 +406,13 @@ class Run:
             if name in names:
                 return name
         return names[0] if names else "global"
+
+    @property
+    def is_measured(self) -> bool:
+        """True if some served model was measured."""
+        return bool(
+            self.store.tuples("select 1 from measurements where phase = 'received' limit 1")
+        )
 
     def models(self) -> list[str]:
         """Return the names of the served models that were measured."""

@@ -136,10 +136,10 @@ def gain_notes(result: RunResult, scores: MetricResult) -> list[str]:
 
 
 def _clinical(by_client: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    found = {}
+    plain = {}
     for client, values in by_client.items():
-        found[client] = {name: value.as_dict() for name, value in values.items()}
-    return found
+        plain[client] = {name: value.as_dict() for name, value in values.items()}
+    return plain
 
 
 def _groups(report: GroupReport | None) -> dict[str, Any]:

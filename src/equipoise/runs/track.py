@@ -193,27 +193,27 @@ def numbers(record: RoundRecord, main: str | None = None) -> dict[str, float]:
     ...     ("a", "global", "received", "test", "accuracy", 0.5),
     ...     ("b", "global", "received", "test", "accuracy", 1.0),
     ... ]
-    >>> found = numbers(RoundRecord(1, 0, [], [], measurements=rows, main="global"))
-    >>> found["global/test/accuracy/mean"], found["main/worst"]
+    >>> values = numbers(RoundRecord(1, 0, [], [], measurements=rows, main="global"))
+    >>> values["global/test/accuracy/mean"], values["main/worst"]
     (0.75, 0.5)
     """
-    found = _measurements(record)
+    values = _measurements(record)
     summary = summarise_round(record, main)
     if summary is not None:
-        found["main/mean"] = summary.average
-        found["main/worst"] = summary.worst
+        values["main/mean"] = summary.average
+        values["main/worst"] = summary.worst
     for client, share in record.weights.items():
-        found[f"weight/{client}"] = share
+        values[f"weight/{client}"] = share
     for phase, seconds in record.seconds.items():
-        found[f"seconds/{phase}"] = seconds
-    found["bytes/down"] = float(record.bytes_down)
-    found["bytes/up"] = float(record.bytes_up)
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+        values[f"seconds/{phase}"] = seconds
+    values["bytes/down"] = float(record.bytes_down)
+    values["bytes/up"] = float(record.bytes_up)
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _measurements(record: RoundRecord) -> dict[str, float]:
     """Return every measurement, and the mean over clients of each metric."""
-    found: dict[str, float] = {}
+    measurements: dict[str, float] = {}
     by_metric: dict[str, list[float]] = {}
     for client, model, phase, split, metric, value in record.measurements:
         if phase == "final" and not record.finish:  # a copy of the values of the last round
@@ -221,11 +221,11 @@ def _measurements(record: RoundRecord) -> dict[str, float]:
         name = f"{model}/{split}/{metric}"
         if phase not in ("received", "final"):
             name = f"{model}/{phase}/{split}/{metric}"
-        found[f"{name}/{client}"] = value
+        measurements[f"{name}/{client}"] = value
         by_metric.setdefault(name, []).append(value)
     for name, values in by_metric.items():
-        found[f"{name}/mean"] = sum(values) / len(values)
-    return found
+        measurements[f"{name}/mean"] = sum(values) / len(values)
+    return measurements
 
 
 def parameters(experiment: Experiment) -> dict[str, Any]:

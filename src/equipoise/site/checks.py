@@ -169,7 +169,10 @@ def _check_schema(experiment: Experiment, settings: SiteSettings) -> None:
     listed = [*settings.groups, *(column.name for column in agreed.columns)]
     for column in experiment.data.groups:
         if column not in listed:
-            raise Refused("schema", f"data.groups names {column!r:.80}, on which nobody agreed")
+            raise Refused(
+                "schema",
+                f"data.groups names {column!r:.80}, which is not a column of the agreed schema",
+            )
 
 
 def _own_spec(spec: Mapping[str, Any], name: str, settings: SiteSettings) -> dict[str, Any]:

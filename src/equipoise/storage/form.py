@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,13 +65,11 @@ def damaged(folder: Path, damage: str) -> RunError:
         damage = f"{damage[:_LONGEST]}..."
     return RunError(
         f"{folder} is damaged or not a run of Equipoise: {damage}; "
-        "restore it from a copy or run anew"
+        "restore it from a copy or run again"
     )
 
 
-def check_tables(
-    folder: Path, db: sqlite3.Connection, tables: str, whole: bool
-) -> dict[str, set[type]]:
+def check_tables(folder: Path, db: sqlite3.Connection, tables: str, whole: bool) -> None:
     """Refuse a database whose tables differ from those of a run, down to the type of every value.
 
     Args:
@@ -78,15 +77,33 @@ def check_tables(
         db: Its database.
         tables: The SQL that creates the tables.
         whole: True to check the tables that grow with clients and rounds, too. Otherwise `read`
-            checks their values.
-
-    Returns:
-        The types in the columns of the tables that grow.
+            and `clients_in` check their values.
 
     Raises:
         RunError: If the database is not that of a run.
     """
-    columns = _columns_of(tables)
+    present = set(
+        db.execute(
+            "select tables.name, columns.name from sqlite_master as tables "
+            "join pragma_table_info(tables.name) as columns where tables.type = 'table'"
+        )
+    )
+    for table, expected in _columns_of(tables).items():
+        for column in expected:
+            if (table, column.name) not in present:
+                raise damaged(folder, f"its database has no {column.name!r} in the table {table!r}")
+        if whole or table not in _LONG:
+            _check_values(folder, db, table, expected)
+    if whole:
+        _check_cohorts(folder, db)
+
+
+def check_no_code(folder: Path, db: sqlite3.Connection) -> None:
+    """Refuse a database with triggers or views, which SQLite would execute.
+
+    Raises:
+        RunError: If there is one.
+    """
     foreign = db.execute(
         "select type, name from sqlite_master where type in ('trigger', 'view')"
     ).fetchone()
@@ -94,14 +111,16 @@ def check_tables(
         raise damaged(
             folder, f"its database has a {foreign[0]} named {foreign[1]!r}, which no run has"
         )
-    for table, expected in columns.items():
-        present = {row[0] for row in db.execute("select name from pragma_table_info(?)", (table,))}
-        for column in expected:
-            if column.name not in present:
-                raise damaged(folder, f"its database has no {column.name!r} in the table {table!r}")
-        if whole or table not in _LONG:
-            _check_values(folder, db, table, expected)
-    _check_cohorts(folder, db)
+
+
+@cache
+def types_of(tables: str) -> Mapping[str, set[type]]:
+    """Return the types in the columns of the tables that grow with clients and rounds.
+
+    Args:
+        tables: The SQL that creates all tables.
+    """
+    columns = _columns_of(tables)
     types: dict[str, set[type]] = {}
     for table in _LONG:
         for column in columns.get(table, ()):
@@ -111,6 +130,7 @@ def check_tables(
     return types
 
 
+@cache
 def _columns_of(tables: str) -> dict[str, list[_Column]]:
     """Return the columns of the tables that some SQL creates."""
     columns = {}
@@ -142,9 +162,7 @@ def _check_values(
 def _check_cohorts(folder: Path, db: sqlite3.Connection) -> None:
     for row in db.execute("select cohort, joined from rounds"):
         for text in row:
-            wrong = mismatch(parsed(text, folder), [str], "a round's clients")
-            if wrong is not None:
-                raise damaged(folder, wrong)
+            clients_in(text, folder)
 
 
 def _condition(column: _Column) -> str:
@@ -207,19 +225,35 @@ def parsed(text: str, folder: Path) -> Any:
         raise damaged(folder, f"{quoted(text, 40)} in its database is not JSON") from None
 
 
-def check_metadata(folder: Path, meta: Callable[[str], Any]) -> None:
+def clients_in(text: str, folder: Path) -> list[str]:
+    """Return the clients that a column of the table of rounds names, as JSON.
+
+    Args:
+        text: The value of the column.
+        folder: The folder of the run.
+
+    Raises:
+        RunError: If it is not a list of texts.
+    """
+    clients: list[str] = parsed(text, folder)
+    wrong = mismatch(clients, [str], "a round's clients")
+    if wrong is not None:
+        raise damaged(folder, wrong)
+    return clients
+
+
+def check_metadata(folder: Path, facts: Callable[[Collection[str]], Mapping[str, Any]]) -> None:
     """Refuse a run whose facts are missing, malformed or contradictory.
 
     Args:
         folder: The folder of the run.
-        meta: Returns a fact by its key.
+        facts: Returns the known facts with some keys, such as `Store.facts`.
 
     Raises:
         RunError: With the first problem.
     """
     metadata = {}
-    for key in _METADATA:
-        value = meta(key)
+    for key, value in facts(_METADATA).items():
         if value is not None:
             metadata[key] = value
     wrong = (

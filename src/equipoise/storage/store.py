@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -36,7 +36,16 @@ from equipoise.storage.files import (
     sync,
     unlink,
 )
-from equipoise.storage.form import check_pages, check_tables, damaged, parsed, read
+from equipoise.storage.form import (
+    check_no_code,
+    check_pages,
+    check_tables,
+    clients_in,
+    damaged,
+    parsed,
+    read,
+    types_of,
+)
 from equipoise.storage.lock import acquire
 from equipoise.storage.tables import (
     ADDED,
@@ -71,12 +80,14 @@ class Store:
         db: The connection to its database.
     """
 
-    def __init__(self, folder: Path, writing: bool = False) -> None:
+    def __init__(self, folder: Path, writing: bool = False, checked: bool = True) -> None:
         """Open a run.
 
         Args:
             folder: The folder of the run.
             writing: True to lock the run and change it.
+            checked: False to check no more of the database than what is read of it, which is
+                faster where hundreds of runs are listed.
 
         Raises:
             RunError: If there is no run, it is damaged, or another process writes it.
@@ -85,7 +96,7 @@ class Store:
         self.files = folder / FILES
         self._lock: FileLock | None = None
         self._versions = Versions()
-        self._types: dict[str, set[type]] = {}  # the types in columns of long tables
+        self._types: Mapping[str, set[type]] = {}  # the types in columns of long tables
         self.data_at_sites = False
         database = folder / DATABASE
         if not database.exists():
@@ -102,7 +113,7 @@ class Store:
             self.db = self._connected("ro")
             if writing:
                 check_pages(folder, self.db)
-            self._check(writing)
+            self._check(checked, whole=writing)
             if writing:
                 self.db.close()
                 self.db = self._connected("rw")
@@ -123,7 +134,8 @@ class Store:
         """Return a connection to the database, which must be there."""
         address = f"{(self.folder / DATABASE).absolute().as_uri()}?mode={mode}"
         db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=10)
-        db.execute("pragma synchronous = full")
+        if mode == "rw":
+            db.execute("pragma synchronous = full")
         # Functions that a stranger's file names are not called.
         db.execute("pragma trusted_schema = off")
         return db
@@ -164,8 +176,14 @@ class Store:
             ) from error
         return cls(folder, writing=True)
 
-    def _check(self, whole: bool) -> None:
-        """Refuse the formats of newer versions, and content that no version writes."""
+    def _check(self, checked: bool, whole: bool) -> None:
+        """Refuse the formats of newer versions, and content that no version writes.
+
+        Args:
+            checked: False to check the format only.
+            whole: True to check the tables that grow with clients and rounds, too.
+        """
+        check_no_code(self.folder, self.db)
         version = self.meta("format")
         if type(version) is not int or version < 1:
             raise damaged(self.folder, f"its format is {quoted(version)}")
@@ -175,9 +193,12 @@ class Store:
                 f"this one reads up to {FORMAT}); upgrade equipoise to open it"
             )
         tables = TABLES + "".join(text for since, text in ADDED.items() if version >= since)
-        self._types = check_tables(self.folder, self.db, tables, whole)
+        self._types = types_of(tables)
         self._digest = "digest" if version > 1 else "''"
         self._kept_at = "kept_at" if version > 2 else "'server'"
+        if not checked:
+            return
+        check_tables(self.folder, self.db, tables, whole)
         for (name,) in self.db.execute("select name from files"):
             self.file(name)  # refuses a name that no run gives
 
@@ -217,8 +238,13 @@ class Store:
 
     def meta(self, key: str) -> Any:
         """Return a fact about the run; None if it is unknown."""
-        rows = self.rows("select value as text from meta where key = ?", (key,))
-        return parsed(rows[0]["text"], self.folder) if rows else None
+        return self.facts([key]).get(key)
+
+    def facts(self, keys: Collection[str]) -> dict[str, Any]:
+        """Return the known facts about the run with some keys, in one query."""
+        places = ", ".join("?" * len(keys))
+        rows = self.tuples(f"select key, value as text from meta where key in ({places})", keys)
+        return {key: parsed(text, self.folder) for key, text in rows}
 
     def resume_command(self, options: str = "") -> str:
         """Return the command that resumes the run; see `files.resume_command`."""
@@ -264,8 +290,11 @@ class Store:
         )
         if not rows:
             return None
-        joined = {client for row in rows for client in parsed(row["joined"], self.folder)}
-        return [client for client in parsed(rows[0]["cohort"], self.folder) if client not in joined]
+        joined: set[str] = set()
+        for row in rows:
+            joined.update(clients_in(row["joined"], self.folder))
+        cohort = clients_in(rows[0]["cohort"], self.folder)
+        return [client for client in cohort if client not in joined]
 
     def unevaluated(self) -> list[str]:
         """Return the clients that missed the evaluation of the last committed round."""
@@ -486,7 +515,7 @@ class Store:
             return
         remedy = (
             "no older one is whole: restore the folder from a copy, "
-            "or run the experiment anew from its experiment.yaml"
+            "or run the experiment again from its experiment.yaml"
         )
         for number in self.checkpoints():
             if number < last and self.flaw(number) is None:
@@ -573,13 +602,13 @@ class Store:
             if not is_present:
                 return (
                     f"{path} was removed or moved while the run was in progress; "
-                    "bring it back and resume the run, or run anew"
+                    "bring it back and resume the run, or run again"
                 )
         for row in self._files_of(self.last_round()):
             if not self.file(row["name"]).exists():
                 return (
                     f"{row['name']} was removed from {self.folder} while the run was in progress; "
-                    "resume the run, or run anew"
+                    "resume the run, or run again"
                 )
         return None
 

@@ -169,7 +169,7 @@ class Apart:
         try:
             reason = self._open_site(name)
         except ConnectionError:
-            reason = "it cannot be reached any more" if must_answer else None
+            reason = "it can no longer be reached" if must_answer else None
         if reason is not None:
             raise ConfigurationError(f"site {name!r} refused the run: {reason}")
 
@@ -190,7 +190,7 @@ class Apart:
         if answer["code"]:
             return explained(answer["code"])
         if answer.get("fingerprint") != self._roster.fingerprints[name]:
-            return "its data have changed since the run began; bring back the original data"
+            return "its data have changed since the run began; restore the original data"
         if type(answer.get("newest")) is int:
             self.newest[name] = answer["newest"]
         self._opened[name] = ticket
@@ -332,7 +332,7 @@ class Apart:
             TimeoutError: If it did not answer in time.
         """
         if not self._is_present(name):
-            raise ConnectionError(f"site {name!r} is away")
+            raise ConnectionError(f"site {name!r} is not connected")
         try:
             received = _connection(self.sites[name]).call(data, seconds)
             if len(received) > LIMIT:
@@ -340,9 +340,11 @@ class Apart:
             answer = unpacked(received)
             code = answer["code"]
         except (ValueError, KeyError) as error:
-            raise ConnectionError(f"site {name!r} answered in another form: {error}") from None
+            raise ConnectionError(
+                f"site {name!r} sent an answer that is not valid: {error}"
+            ) from None
         if not isinstance(code, str) or code not in CODES:
-            raise ConnectionError(f"site {name!r} answered with a code that there is not")
+            raise ConnectionError(f"site {name!r} answered with an unknown code")
         return answer
 
     def close(self, keep: bool = False) -> None:

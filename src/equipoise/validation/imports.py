@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -43,12 +44,12 @@ class FromFile(dict[str, Any]):
 
     Attributes:
         typed: The names of code in it that the user gave on the command line.
-        places: File and line of each dotted key that the file has, for messages; empty for a key
+        locations: File and line of each dotted key that the file has, for messages; empty for a key
             that the command line sets.
     """
 
     typed: frozenset[str] = frozenset()
-    places: Mapping[str, str] = {}
+    locations: Mapping[str, str] = {}
 
     def changed(self, values: Mapping[str, Any], typed: Iterable[Any] = ()) -> FromFile:
         """Return the configuration with other values.
@@ -59,18 +60,18 @@ class FromFile(dict[str, Any]):
         """
         result = FromFile(values)
         result.typed = self.typed | named(list(typed))
-        result.places = self.places
+        result.locations = self.locations
         return result
 
-    def place_of(self, key: str) -> str | None:
+    def location_of(self, key: str) -> str | None:
         """Return file and line of a dotted key, or of the nearest section around it.
 
         Args:
             key: A key such as `training.lr`.
         """
         while key:
-            if key in self.places:
-                return self.places[key] or None
+            if key in self.locations:
+                return self.locations[key] or None
             key = key.rpartition(".")[0]
         return None
 
@@ -269,7 +270,7 @@ def _imported(name: str, what: str, fits: Callable[[Any], bool]) -> Any:
     except ImportError as error:
         raise UnknownName(
             f"unknown {what} {name!r}: cannot import {module_name!r} ({error}); "
-            "is it installed, or on the Python path?"
+            f"{_import_advice(module_name)}"
         ) from error
     found: Any = module
     for part in attribute.split("."):
@@ -283,6 +284,14 @@ def _imported(name: str, what: str, fits: Callable[[Any], bool]) -> Any:
                 "name that module before the colon"
             )
     return found
+
+
+def _import_advice(module: str) -> str:
+    """Return what to do so that Python finds a module."""
+    top = module.partition(".")[0]
+    if Path(f"{top}.py").is_file() or Path(top).is_dir():
+        return f"{top} is in this folder: set PYTHONPATH=. in the environment, so that it is found"
+    return "install its package, or add its folder to PYTHONPATH in the environment"
 
 
 def _is_kind(found: Any, base: type, instance: bool) -> bool:

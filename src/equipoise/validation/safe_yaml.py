@@ -27,7 +27,7 @@ DEEPEST = 32
 _LONGEST_NUMBER = 100  # characters
 _WHOLE = 2**63
 
-_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+BASE_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAGS = tuple(
     f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map")
 )
@@ -46,6 +46,18 @@ def read(path: Path | str) -> Any:
     Raises:
         Unreadable: If it cannot be read, is too large, or is not YAML.
     """
+    return parsed(read_text(path), str(path))
+
+
+def read_text(path: Path | str) -> str:
+    """Return the text of a YAML file.
+
+    Args:
+        path: The path of the file.
+
+    Raises:
+        Unreadable: If it cannot be read, is too large, or is not UTF-8.
+    """
     try:
         check_regular(path)
         with Path(path).open("rb") as opened:
@@ -57,7 +69,7 @@ def read(path: Path | str) -> Any:
     if len(raw) > MOST_BYTES:
         raise Unreadable(f"{path}: expected a YAML file of at most 1 MB; this one is larger")
     try:
-        return parsed(raw.decode("utf-8-sig"), str(path))
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Unreadable(
             f"{path} is not text in UTF-8 (byte {error.start}); save it as UTF-8"
@@ -88,28 +100,6 @@ def parsed(text: str, where: str) -> Any:
         raise Unreadable(f"{where} is not YAML: {' '.join(str(error).split())}") from None
 
 
-def key_lines(path: Path | str) -> dict[str, int]:
-    """Return the line of each key of a YAML file, by its dotted path; lists count from 0.
-
-    Args:
-        path: A file that `read` can read.
-    """
-    lines: dict[str, int] = {}
-    unseen = [("", yaml.compose(Path(path).read_text("utf-8-sig"), Loader=_Base))]
-    while unseen:
-        prefix, node = unseen.pop()
-        if isinstance(node, yaml.MappingNode):
-            members = [(str(key.value), key, value) for key, value in node.value]
-        elif isinstance(node, yaml.SequenceNode):
-            members = [(str(index), value, value) for index, value in enumerate(node.value)]
-        else:
-            continue
-        for name, marked, value in members:
-            lines[f"{prefix}{name}"] = marked.start_mark.line + 1
-            unseen.append((f"{prefix}{name}.", value))
-    return lines
-
-
 @dataclass
 class _Size:
     """Values and levels of a node, counting an alias as all that it stands for."""
@@ -127,7 +117,7 @@ def _check_bounds(text: str, where: str) -> None:
     """Count values and levels before anything is built, following aliases."""
     anchored: dict[str, _Size] = {}
     unclosed: list[_Size] = []
-    for event in yaml.parse(text, Loader=_Base):
+    for event in yaml.parse(text, Loader=BASE_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
             if len(unclosed) >= DEEPEST:
                 raise Unreadable(
@@ -185,16 +175,16 @@ _RESOLVERS = (
 )
 
 
-class _Loader(_Base):  # type: ignore[misc]
+class _Loader(BASE_LOADER):  # type: ignore[misc]
     """Plain data only: no dates, sets or bytes, numbers of a sane size, keys that are text."""
 
     yaml_constructors = {
         tag: constructor
-        for tag, constructor in _Base.yaml_constructors.items()
+        for tag, constructor in BASE_LOADER.yaml_constructors.items()
         if tag in _TAGS or tag is None
     }
     yaml_implicit_resolvers: dict[str, list[Any]] = {
-        "<": [(tag, pattern) for tag, pattern in _Base.yaml_implicit_resolvers["<"]]
+        "<": [(tag, pattern) for tag, pattern in BASE_LOADER.yaml_implicit_resolvers["<"]]
     }
 
     def get_single_node(self) -> Any:

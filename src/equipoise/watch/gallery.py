@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 
 from equipoise.comparison.entries import RESULT
 from equipoise.report.render import render
-from equipoise.storage.store import DATABASE
+from equipoise.storage.lock import is_held
+from equipoise.storage.store import CONFIGURATION, DATABASE
 from equipoise.watch.items import Item, comparison_item, run_item, with_differences
 from equipoise.watch.overlay import overlay_page
 from equipoise.watch.pages import (
@@ -27,19 +30,46 @@ from equipoise.watch.pages import (
     run_page,
 )
 
-MOST_FOLDERS = 5000  # that are searched
 MOST_PAGES = 32  # of members that are kept; the oldest is dropped first
-SHOWN = 1000  # runs and comparisons, the newest
-READ_SECONDS = 1.0  # for which members are read before the page is shown; the others follow
+RESULTS = (RESULT, DATABASE, f"{DATABASE}-wal")  # SQLite writes next to the database first
 RUNS = "runs"  # the folder in which a comparison keeps its runs
+UNSTABLE = 60.0  # seconds after a change in which a member that cannot be read is tried again
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a gallery, so that its page appears quickly whatever the folder holds.
+
+    Attributes:
+        folders: Folders that are searched.
+        shown: Runs and comparisons that are shown, the newest.
+        read_seconds: Time in which members are read before the page is shown; the others follow.
+    """
+
+    folders: int = 5000
+    shown: int = 1000
+    read_seconds: float = 1.5
 
 
 @dataclass(frozen=True)
 class _Stamp:
-    """When a member last changed, and its kind."""
+    """The part of a member that changes with it, and that is read without opening its store.
+
+    Attributes:
+        changed: When its results last changed, in nanoseconds.
+        files: Time and size of every file with content.
+        is_comparison: True for a comparison, False for a run.
+        is_held: True if a process works on the run.
+    """
 
     changed: int
+    files: tuple[tuple[int, int], ...]
     is_comparison: bool
+    is_held: bool
+
+
+_Members = dict[Path, _Stamp]
+_Known = dict[Path, tuple[_Stamp, Item]]
 
 
 class Gallery:
@@ -47,15 +77,18 @@ class Gallery:
 
     Args:
         root: The folder.
+        limits: Its bounds.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, limits: Limits | None = None) -> None:
         self.root = root
+        self.limits = limits or Limits()
         self.page = Page(self._look, self._draw)
         self._state = State("", "finished", "")
         self._items: list[Item] = []
         self._total = 0
-        self._known: dict[Path, tuple[_Stamp, Item]] = {}
+        self._known: _Known = {}
+        self._version = 0
         self._pages: dict[str, tuple[Path, Page]] = {}
         self._guard = Lock()
 
@@ -77,7 +110,7 @@ class Gallery:
         return page if folder.resolve() == folder else None
 
     def _folder_at(self, address: str) -> Path | None:
-        for folder in _members(self.root):
+        for folder in self._members():
             if _address(folder, self.root) == address:
                 return folder
         return None
@@ -106,10 +139,18 @@ class Gallery:
             return overlay_page(chosen)
 
     def _look(self) -> State:
-        members = sorted(_members(self.root), key=lambda folder: (-_changed(folder), folder))
+        members = self._members()
+        newest = sorted(members, key=lambda folder: (-members[folder].changed, folder))
+        known = self._read({folder: members[folder] for folder in newest[: self.limits.shown]})
+        if self._version == 0 or known != self._known or self._total != len(members):
+            self._version += 1
+            self._items = with_differences([item for _, item in known.values()])
+        self._known = known
         self._total = len(members)
-        self._known = self._read(members[:SHOWN])
-        self._items = with_differences([item for _, item in self._known.values()])
+        self._state = self._state_of_items()
+        return self._state
+
+    def _state_of_items(self) -> State:
         running = sum(item.status == "running" for item in self._items)
         unread = sum(item.status == "reading" for item in self._items)
         noun = "run" if running == 1 else "runs"
@@ -118,26 +159,39 @@ class Gallery:
         if unread:
             words = f"reading: {len(self._items) - unread:,} of {len(self._items):,} runs"
             status = "reading"
-        version = hashlib.sha256(repr(self._items).encode()).hexdigest()[:16]
-        self._state = State(version, status, words)
-        return self._state
+        return State(str(self._version), status, words)
 
-    def _read(self, members: Sequence[Path]) -> dict[Path, tuple[_Stamp, Item]]:
+    def _members(self) -> _Members:
+        """Return the runs and comparisons of the folder.
+
+        These are the folder itself, those in it, and the runs of a comparison that is not finished,
+        or whose own folder is watched.
+        """
+        members: _Members = {}
+        root = _stamp(self.root)
+        if root is not None and root.is_comparison:
+            members[self.root] = root
+        for folder in islice(_candidates(self.root), self.limits.folders):
+            stamp = _stamp(folder)
+            if stamp is not None:
+                members[folder] = stamp
+        return members
+
+    def _read(self, members: _Members) -> _Known:
         """Describe members for a limited time, the newest first; others are marked as unread.
 
         A page of many runs then appears at once, and the next looks complete it.
         """
-        end = time.monotonic() + READ_SECONDS
-        known: dict[Path, tuple[_Stamp, Item]] = {}
-        for folder in members:
-            stamp = _Stamp(_changed(folder), _is_file(folder / RESULT))
+        end = time.monotonic() + self.limits.read_seconds
+        known: _Known = {}
+        for folder, stamp in members.items():
             earlier = self._known.get(folder)
             if earlier is not None and _is_settled(*earlier, stamp):
                 known[folder] = earlier
             elif time.monotonic() < end:
                 known[folder] = stamp, self._describe(folder, stamp)
             else:
-                known[folder] = earlier or (stamp, self._unread(folder))
+                known[folder] = earlier or (stamp, self._unread(folder, stamp))
         return known
 
     def _describe(self, folder: Path, stamp: _Stamp) -> Item:
@@ -152,8 +206,8 @@ class Gallery:
                 name, address, "damaged", describe(error), "cannot be read", started=changed
             )
 
-    def _unread(self, folder: Path) -> Item:
-        changed = _date(_changed(folder))
+    def _unread(self, folder: Path, stamp: _Stamp) -> Item:
+        changed = _date(stamp.changed)
         name, address = self._name(folder), f"{_address(folder, self.root)}/"
         return Item(name, address, "reading", "", "", started=changed)
 
@@ -185,8 +239,16 @@ class Gallery:
 
 
 def _is_settled(before: _Stamp, item: Item, now: _Stamp) -> bool:
-    """Return True if a card needs no second reading: nothing changed, and the run is over."""
-    return before == now and item.status not in ("running", "reading")
+    """Return True if the card of a member needs no second reading.
+
+    A run that is being copied or written may be readable a moment later, though its files do not
+    change any more.
+    """
+    if before != now or item.status == "reading":
+        return False
+    if item.status == "damaged":
+        return time.time() - now.changed / 1e9 > UNSTABLE
+    return True
 
 
 def _date(nanoseconds: int) -> str:
@@ -194,28 +256,14 @@ def _date(nanoseconds: int) -> str:
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="seconds")
 
 
-def _members(root: Path) -> Iterator[Path]:
-    """Yield the runs and comparisons of a folder.
-
-    These are the folder itself, those in it, and the runs of a comparison that is not finished, or
-    whose own folder is watched.
-    """
-    if _is_file(root / RESULT):
-        yield root
-    searched = 0
+def _candidates(root: Path) -> Iterator[Path]:
+    """Yield the folders that may be members of a gallery."""
     for folder in (*_folders(root), *_folders(root / RUNS)):
-        searched += 1
-        if searched > MOST_FOLDERS:
-            return
-        if _is_file(folder / RESULT) or _is_file(folder / DATABASE):
-            yield folder
-            continue
-        if folder == root / RUNS:
-            continue
-        for inner in _folders(folder / RUNS):
-            searched += 1
-            if searched <= MOST_FOLDERS and _is_file(inner / DATABASE):
-                yield inner
+        yield folder
+        if folder != root / RUNS and _stamp(folder) is None:
+            for inner in _folders(folder / RUNS):
+                if not _is_file(inner / RESULT):
+                    yield inner
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -227,27 +275,31 @@ def _folders(folder: Path) -> list[Path]:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    return sorted(folder / name for name in names)
+    return [folder / name for name in sorted(names)]
 
 
 def _is_file(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def _changed(folder: Path) -> int:
-    """Return when a run or a comparison last changed.
-
-    SQLite writes next to the database first. Readers leave an empty file there, which is no change.
-    """
-    latest = 0
-    for name in (RESULT, DATABASE, f"{DATABASE}-wal"):
+def _stamp(folder: Path) -> _Stamp | None:
+    """Return the stamp of a run or a comparison; None for any other folder."""
+    files = {}
+    for name in (*RESULTS, CONFIGURATION):
         try:
-            status = (folder / name).lstat()
+            status = os.lstat(os.path.join(folder, name))
         except OSError:
             continue
-        if status.st_size:
-            latest = max(latest, status.st_mtime_ns)
-    return latest
+        if stat.S_ISREG(status.st_mode):
+            files[name] = (status.st_mtime_ns, status.st_size)
+    is_comparison = RESULT in files
+    if not is_comparison and DATABASE not in files:
+        return None
+    # Readers of a database leave an empty file next to it, which is no change.
+    filled = {name: file for name, file in files.items() if file[1]}
+    changed = max((filled[name][0] for name in RESULTS if name in filled), default=0)
+    held = not is_comparison and is_held(folder)
+    return _Stamp(changed, tuple(filled.values()), is_comparison, held)
 
 
 def _address(folder: Path, root: Path) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ class Item:
         parts = (self.name, self.method, self.status_text, self.about, *self.settings)
         return " ".join(parts).lower()
 
-    @property
+    @cached_property
     def spark(self) -> str:
         """The curve as the path of a picture of 100 by 30 units; empty for fewer than two points.
 
@@ -118,19 +118,28 @@ class Item:
 
 
 def run_item(folder: Path, name: str, address: str) -> Item:
-    """Return the card of a run, read at one moment."""
-    run = Run(folder)
+    """Return the card of a run, read at one moment.
+
+    Raises:
+        RunError: The run is damaged.
+    """
+    try:
+        return _read_run_item(folder, name, address, checked=False)
+    except Exception:  # reading it with all checks says what is damaged
+        return _read_run_item(folder, name, address, checked=True)
+
+
+def _read_run_item(folder: Path, name: str, address: str, checked: bool) -> Item:
+    run = Run(folder, checked=checked)
     try:
         with run.one_moment():
             progress = progress_of(run)
             scores = read_main(run)
-            data = run.store.meta("data")
-            started = str(run.store.meta("created") or "")
             clients = len(run.clients)
     finally:
         run.store.close()
     noun = "client" if clients == 1 else "clients"
-    about = f"{data}, {clients:,} {noun}, seed {run.config['seed']}; {progress.words}"
+    about = f"{run.data}, {clients:,} {noun}, seed {run.config['seed']}; {progress.words}"
     if progress.failed:
         failed = len(progress.failed)
         about += f"; {failed} {'client' if failed == 1 else 'clients'} failed"
@@ -141,7 +150,7 @@ def run_item(folder: Path, name: str, address: str) -> Item:
         _headline(scores),
         about,
         method=_method_name(json.dumps(run.config["method"])),
-        started=started,
+        started=run.created,
         score=_score(scores),
         metric=scores.metric,
         curve=scores.curve,
@@ -196,21 +205,22 @@ def with_differences(items: Sequence[Item]) -> list[Item]:
 
     Parameters of a method are compared with runs of the same method only.
     """
-    values: dict[str, set[str]] = {}
+    values: dict[tuple[str, str], set[str]] = {}
     for item in items:
         for key, value in item.config.items():
             values.setdefault(_scope(item, key), set()).add(repr(value))
+    differing = {scope for scope, different in values.items() if len(different) > 1}
     shown = []
     for item in items:
         settings = []
         for key, value in item.config.items():
             is_shown = value is not None and key not in HIDDEN
-            if is_shown and len(values[_scope(item, key)]) > 1:
+            if is_shown and _scope(item, key) in differing:
                 settings.append(f"{key.rpartition('.')[2]}={value}")
         shown.append(replace(item, settings=tuple(settings[:MOST_SETTINGS])))
     return shown
 
 
-def _scope(item: Item, key: str) -> str:
-    """Return the name under which values of a setting are compared."""
-    return f"{item.method} {key}" if key.startswith("method.") else key
+def _scope(item: Item, key: str) -> tuple[str, str]:
+    """Return the method and the name under which values of a setting are compared."""
+    return (item.method if key.startswith("method.") else "", key)

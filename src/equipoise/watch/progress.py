@@ -48,7 +48,7 @@ def progress_of(run: Run) -> Progress:
         _sentence(run, status, last, rounds),
         last,
         rounds,
-        bool(run.models()),
+        run.is_measured,
         _failed(run),
     )
 

@@ -312,25 +312,25 @@ def _level_of_parts(path: Path, folders: Sequence[tuple[str, ...]]) -> int | Non
     return None
 
 
-def _check_parts(found: ImageFolder) -> None:
+def _check_parts(folder: ImageFolder) -> None:
     """Refuse an official split without images to train on or to test on."""
-    if found.parts is None:
+    if folder.parts is None:
         return
-    present = set(found.parts)
+    present = set(folder.parts)
     if TEST not in present or TRAIN not in present:
         lacking = "test" if TEST not in present else "train"
         have = " and ".join(PART_NAMES[part] for part in sorted(present))
         raise ValueError(
-            f"{found.path}: expected an official split with train and test, got {have} images "
+            f"{folder.path}: expected an official split with train and test, got {have} images "
             f"only; add {lacking}, rename a folder, or put all images into FOLDER/CLASS/* to have "
             "them split"
         )
-    sites = found.sites or ("",) * len(found.files)
-    trained = {site for site, part in zip(sites, found.parts, strict=True) if part == TRAIN}
+    sites = folder.sites or ("",) * len(folder.files)
+    trained = {site for site, part in zip(sites, folder.parts, strict=True) if part == TRAIN}
     idle = sorted(set(sites) - trained)
     if idle:
         raise ValueError(
-            f"{found.path}: site {some(map(quoted, idle))} has no training images; "
+            f"{folder.path}: site {some(map(quoted, idle))} has no training images; "
             "add some, or move it away"
         )
 
@@ -362,29 +362,29 @@ def _findings_on_outside_images(path: Path, images: Sequence[Path]) -> list[Find
     ]
 
 
-def _findings_on_classes(found: ImageFolder) -> list[Finding]:
+def _findings_on_classes(folder: ImageFolder) -> list[Finding]:
     """Return a finding on folders that are probably no sites: no class is in two of them."""
-    if found.sites is None or len(set(found.sites)) < 2:
+    if folder.sites is None or len(set(folder.sites)) < 2:
         return []
-    holders = Counter(label for label, _ in set(zip(found.labels, found.sites, strict=True)))
+    holders = Counter(label for label, _ in set(zip(folder.labels, folder.sites, strict=True)))
     if max(holders.values()) > 1:
         return []
     return [
         Finding(
-            f"no class is found at two sites: {some(sorted(set(found.sites)))} are read as sites "
-            f"and {some(found.classes)} as classes; if the first are classes, move their images up "
-            "to FOLDER/CLASS/*"
+            f"no class is found at two sites: {some(sorted(set(folder.sites)))} are read as sites "
+            f"and {some(folder.classes)} as classes; if the first are classes, move their images "
+            "up to FOLDER/CLASS/*"
         )
     ]
 
 
-def _findings_on_parts(found: ImageFolder) -> list[Finding]:
+def _findings_on_parts(folder: ImageFolder) -> list[Finding]:
     """Return findings on classes without training images, and on test images in training."""
-    if found.parts is None:
+    if folder.parts is None:
         return []
-    rows = list(zip(found.files, found.labels, found.parts, strict=True))
+    rows = list(zip(folder.files, folder.labels, folder.parts, strict=True))
     trained = {label for _, label, part in rows if part == TRAIN}
-    unknown = sorted(set(found.classes) - trained)
+    unknown = sorted(set(folder.classes) - trained)
     findings = []
     if unknown:
         findings.append(
@@ -397,7 +397,7 @@ def _findings_on_parts(found: ImageFolder) -> list[Finding]:
     test = [file for file, _, part in rows if part == TEST]
     equal = _equal_files(train, test)
     if equal:
-        first, second = (file.relative_to(found.path) for file in equal[0])
+        first, second = (file.relative_to(folder.path) for file in equal[0])
         verb = "equals" if len(equal) == 1 else "equal"
         findings.append(
             Finding(

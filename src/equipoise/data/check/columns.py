@@ -12,10 +12,12 @@ from equipoise.data.message_text import some
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
 from equipoise.data.tables.cell_numbers import LARGEST
 from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing, numbers_if_all
+from equipoise.data.tables.finding_text import as_yaml
 from equipoise.data.tables.schema_inference import all_are_dates
 from equipoise.data.tables.sites import Sites
 from equipoise.validation.names import quoted
 
+MOST_SHOWN = 3  # different cells that a proposed repair lists
 _SCALING = {
     "client": "scaled by each client's own mean and deviation",
     "pooled": "scaled by mean and deviation of all clients",
@@ -127,16 +129,17 @@ def _warnings_on_values(name: str, parts: Sequence[np.ndarray]) -> list[str]:
 def _warnings_on_kind(column: ColumnSchema, parts: Sequence[np.ndarray], sites: Sites) -> list[str]:
     """Return warnings about a kind that was inferred from the cells."""
     warnings = []
-    if column.kind in ("identifier", "text"):
+    texts = _present_texts(parts)
+    if column.kind in ("identifier", "text", "category"):
+        warnings += _warnings_on_mixed_cells(column.name, parts, texts, sites)
+    # Numbers with a few words among them look like an identifier, but are none.
+    if column.kind in ("identifier", "text") and not warnings:
         looks = "free text" if column.kind == "text" else "an identifier"
         warnings.append(
             f"column {quoted(column.name)} looks like {looks} (about one value per row) and is "
             "left out; to use it, give it the kind number or category in a schema "
             "(equipoise data check --save schema.yaml, then --schema schema.yaml)"
         )
-    texts = _present_texts(parts)
-    if column.kind in ("identifier", "text", "category"):
-        warnings += _warnings_on_mixed_cells(column.name, parts, texts, sites)
     if column.kind == "date":
         warnings.append(_warning_on_dates(column, texts))
     return warnings
@@ -161,10 +164,13 @@ def _warnings_on_mixed_cells(
     if not words or numbers <= 4 * len(words):
         return []
     count = "1 cell, " if len(words) == 1 else f"{len(words)} cells such as "
+    different = list(dict.fromkeys(words))
+    repair = as_yaml({"missing": {name: different[:MOST_SHOWN]}})
+    more = ", ..." if len(different) > MOST_SHOWN else ""
     return [
         f"column {quoted(name)} is not read as numbers because of {count}{quoted(words[0])} "
-        f"({_location_of(words[0], name, sites)}); "
-        "leave such cells empty if they mean that the value is unknown"
+        f"({_location_of(words[0], name, sites)}); leave such cells empty if they mean that the "
+        f"value is unknown, or list them in the schema: {repair}{more}"
     ]
 
 

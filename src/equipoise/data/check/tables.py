@@ -113,6 +113,12 @@ def _report_on_problems(sites: Sites, config: DataConfig, problems: Sequence[str
     for site, table in sites.tables.items():
         labels = tables[site].get(label) if label is not None else None
         site_reports.append(_report_on_site(site, row_count(table), labels, inferred, config))
+    kinds_are_inferred = not schema.columns
+    warnings = [
+        *warnings_on_columns(sites, inferred, kinds_are_inferred),
+        *warnings_on_headers(sites),
+        *warnings_on_dialects(sites),
+    ]
     return DataReport(
         name=sites.path.stem,
         task=task or inferred.predicts or "unknown task",
@@ -121,7 +127,7 @@ def _report_on_problems(sites: Sites, config: DataConfig, problems: Sequence[str
         sites=tuple(site_reports),
         columns=report_on_columns(sites, inferred, config),
         files=_dialects(sites),
-        warnings=(*warnings_on_headers(sites), *warnings_on_dialects(sites)),
+        warnings=tuple(warnings),
         schema=saved,
         findings=_findings(sites, config),
         problems=tuple(problems),

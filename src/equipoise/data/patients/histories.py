@@ -102,17 +102,17 @@ def latest(dataset: Dataset, events: int) -> Dataset:
         return dataset
     x = dataset.x
     lengths = x[:, 0, 2].long()
-    kept = lengths.clamp(max=events)
+    shortened_lengths = lengths.clamp(max=events)
     # Rows after the end of a short history hold zeros, as before.
-    rows = 1 + (lengths - kept).unsqueeze(1) + torch.arange(events)
+    rows = 1 + (lengths - shortened_lengths).unsqueeze(1) + torch.arange(events)
     patients = torch.arange(len(x)).unsqueeze(1)
     shortened = torch.cat([x[:, :1], x[patients, rows]], dim=1)
-    shortened[:, 0, 2] = kept
+    shortened[:, 0, 2] = shortened_lengths
     notes = dataset.notes
     is_longer = lengths > events
     if bool(is_longer.any()):
-        note = _shortened_note(int((lengths - kept).sum()), int(is_longer.sum()), events)
-        notes = (*notes, note)
+        removed = int((lengths - shortened_lengths).sum())
+        notes = (*notes, _shortened_note(removed, int(is_longer.sum()), events))
     task = replace(dataset.task, shape=(1 + events, 4))
     return replace(dataset, x=shortened, task=task, notes=notes)
 

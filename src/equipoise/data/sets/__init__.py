@@ -44,12 +44,12 @@ Maker = Callable[[], Dataset]
 
 
 def _load(name: str, path: str, imports: Imports) -> RegisteredSet | Maker:
-    found: RegisteredSet | Maker = imports.load(
+    loaded: RegisteredSet | Maker = imports.load(
         path, "data set", RegisteredSet, makes="Dataset", instance=True
     )
-    if isinstance(found, RegisteredSet) and ":" not in name and found.name != name:
-        raise UnknownName(f"data set {path!r} calls itself {found.name!r}; announce it as that")
-    return found
+    if isinstance(loaded, RegisteredSet) and ":" not in name and loaded.name != name:
+        raise UnknownName(f"data set {path!r} calls itself {loaded.name!r}; announce it as that")
+    return loaded
 
 
 # JOINED last: of a joined set the registry knows the name only.
@@ -79,12 +79,12 @@ def entry(name: str) -> RegisteredSet:
             f"data set {name} consists of others, which are fetched or imported one by one: "
             f"{JOINED[name].replace('+', ', ')}"
         )
-    found = find(name)
-    if not isinstance(found, RegisteredSet):
+    entry_or_maker = find(name)
+    if not isinstance(entry_or_maker, RegisteredSet):
         raise ValueError(
             f"data set {name} is made by a function: there is nothing to fetch or to import"
         )
-    return found
+    return entry_or_maker
 
 
 def find(name: str, imports: Imports = OWN) -> RegisteredSet | Maker:
@@ -98,8 +98,8 @@ def find(name: str, imports: Imports = OWN) -> RegisteredSet | Maker:
             f"unknown data set {name!r}{did_you_mean(name, names())}; "
             f"known: {', '.join(names())}; or give the path of your own files"
         )
-    found: RegisteredSet | Maker = REGISTRY.find(name, imports)
-    return found
+    entry_or_maker: RegisteredSet | Maker = REGISTRY.find(name, imports)
+    return entry_or_maker
 
 
 def load(name: str, imports: Imports = OWN) -> Dataset:
@@ -117,15 +117,15 @@ def load(name: str, imports: Imports = OWN) -> Dataset:
     joined = JOINED.get(name, name)
     if "+" in joined:
         return domains.join(name, [load(single) for single in joined.split("+")])
-    found = find(name, imports)
-    if not isinstance(found, RegisteredSet):
-        return found() if name in BUILT_IN else _made(name, found)
-    arrays = arrays_of(found)
+    entry_or_maker = find(name, imports)
+    if not isinstance(entry_or_maker, RegisteredSet):
+        return entry_or_maker() if name in BUILT_IN else _made(name, entry_or_maker)
+    arrays = arrays_of(entry_or_maker)
     try:
-        return found.read(found, arrays)
+        return entry_or_maker.read(entry_or_maker, arrays)
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise ValueError(
-            f"{prepared_copy(found)} cannot be taken as data set {name}: {error}"
+            f"{prepared_copy(entry_or_maker)} cannot be taken as data set {name}: {error}"
         ) from error
 
 

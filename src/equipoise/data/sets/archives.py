@@ -69,29 +69,29 @@ def _pixels(raw: bytes, size: int) -> np.ndarray:
     return np.asarray(images_first(np.asarray(picture)[None])[0])
 
 
-def _sorted(found: dict[str, np.ndarray]) -> np.ndarray:
+def _sorted(images: dict[str, np.ndarray]) -> np.ndarray:
     """Return images sorted by name, whatever their order in the archive."""
-    return np.stack([found[name] for name in sorted(found)])
+    return np.stack([images[name] for name in sorted(images)])
 
 
 def cinic10(files: dict[str, Path]) -> Arrays:
     """Read CINIC-10.tar.gz: train, valid and test with ten folders of PNG files each."""
     (file,) = files.values()
-    found: dict[str, dict[str, np.ndarray]] = {"train": {}, "valid": {}, "test": {}}
+    folders: dict[str, dict[str, np.ndarray]] = {"train": {}, "valid": {}, "test": {}}
     for path, read in members(file):
-        if path.suffix == ".png" and len(path.parts) >= 3 and path.parts[-3] in found:
-            found[path.parts[-3]]["/".join(path.parts[-2:])] = _pixels(read(), 32)
+        if path.suffix == ".png" and len(path.parts) >= 3 and path.parts[-3] in folders:
+            folders[path.parts[-3]]["/".join(path.parts[-2:])] = _pixels(read(), 32)
     # The official order of the classes is alphabetical.
-    kinds = sorted({name.partition("/")[0] for images in found.values() for name in images})
+    kinds = sorted({name.partition("/")[0] for images in folders.values() for name in images})
     arrays: Arrays = {}
     for folder, part in (("train", "train"), ("valid", "validation"), ("test", "test")):
-        if not found[folder]:
+        if not folders[folder]:
             raise ValueError(
                 f"{file.name}: expected PNG files as {folder}/CLASS/NAME.png, found none"
             )
-        arrays[f"x_{part}"] = _sorted(found[folder])
+        arrays[f"x_{part}"] = _sorted(folders[folder])
         arrays[f"y_{part}"] = np.array(
-            [kinds.index(name.partition("/")[0]) for name in sorted(found[folder])], np.uint8
+            [kinds.index(name.partition("/")[0]) for name in sorted(folders[folder])], np.uint8
         )
     return arrays
 
@@ -99,17 +99,17 @@ def cinic10(files: dict[str, Path]) -> Arrays:
 def pacs(files: dict[str, Path]) -> Arrays:
     """Read an archive of PACS: four domains with seven folders of images each, at 64x64."""
     (file,) = files.values()
-    found: dict[str, dict[str, np.ndarray]] = {domain: {} for domain in PACS_DOMAINS}
+    domains: dict[str, dict[str, np.ndarray]] = {domain: {} for domain in PACS_DOMAINS}
     for path, read in members(file):
         if (
             path.suffix.lower() in IMAGE_ENDINGS
             and len(path.parts) >= 3
-            and path.parts[-3] in found
+            and path.parts[-3] in domains
             and path.parts[-2] in PACS_CLASSES
         ):
-            found[path.parts[-3]]["/".join(path.parts[-2:])] = _pixels(read(), 64)
+            domains[path.parts[-3]]["/".join(path.parts[-2:])] = _pixels(read(), 64)
     arrays: Arrays = {}
-    for domain, images in found.items():
+    for domain, images in domains.items():
         if not images:
             raise ValueError(f"{file.name}: expected images as {domain}/CLASS/NAME, found none")
         arrays[f"x_{domain}"] = _sorted(images)

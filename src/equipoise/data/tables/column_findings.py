@@ -369,10 +369,10 @@ def _relation_to_classes(columns: Columns, target: Target) -> str | None:
     keys = np.concatenate([cell_keys(cells) for cells in columns.values()])
     gaps = np.concatenate([_gaps(cells) for cells in columns.values()])
     keys, classes = keys[~gaps], target.values[~gaps]
-    values, first, places = np.unique(keys, return_index=True, return_inverse=True)
+    values, first, positions = np.unique(keys, return_index=True, return_inverse=True)
     if 5 * len(values) > len(keys):
         return None
-    pairs = np.unique(places * len(target.classes) + classes)
+    pairs = np.unique(positions * len(target.classes) + classes)
     rows = np.bincount(classes)
     if len(pairs) > len(values) or (rows > 0).sum() < 2 or rows[rows > 0].min() < 5:
         return None

@@ -66,8 +66,8 @@ def repair_cells(
     repairs: Mapping[str, Repairs],
     decimal_commas: Mapping[str, bool],
     one_file: bool,
-) -> dict[str, Table]:
-    """Return the tables of sites with gaps, values and factors of a schema applied.
+) -> tuple[dict[str, Table], list[str]]:
+    """Apply gaps, values and factors of a schema to the tables of sites.
 
     Args:
         tables: The tables, by site; their columns have the names of the schema.
@@ -76,8 +76,9 @@ def repair_cells(
         one_file: True if all sites come from one file, so that a column holds numbers
             everywhere or nowhere.
 
-    Raises:
-        ValueError: If a column that has a factor holds text.
+    Returns:
+        The repaired tables, and a sentence for each column with a factor that holds text. Such a
+        column has no factor applied; all other repairs are, so that they cause no further errors.
     """
     result = {site: dict(table) for site, table in tables.items()}
     groups = [list(tables)] if one_file else [[site] for site in tables]
@@ -94,11 +95,16 @@ def repair_cells(
             ends = np.cumsum([len(part) for part in parts])[:-1]
             for site, part in zip(sites, np.split(cells, ends), strict=True):
                 result[site][column] = part
+    problems = []
     for site, table in result.items():
         for column, factor in repairs[site].factors.items():
-            if column in table:
+            if column not in table:
+                continue
+            try:
                 table[column] = _multiplied(table[column], factor, column, site)
-    return result
+            except ValueError as error:
+                problems.append(str(error))
+    return result, problems
 
 
 def unmatched_repairs(

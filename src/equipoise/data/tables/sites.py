@@ -395,10 +395,8 @@ def with_repairs(
     problems += unmatched_repairs(sites.tables, tables, expected, former_columns)
     commas = {site: _may_have_commas(sites.dialects.get(files[site])) for site in tables}
     is_one_file = len(set(files.values())) == 1
-    try:
-        tables = repair_cells(tables, repairs, commas, is_one_file)
-    except ValueError as error:
-        problems.append(str(error))
+    tables, failed = repair_cells(tables, repairs, commas, is_one_file)
+    problems += failed
     matched: dict[str, str] = {}
     for renames in matching.renames.values():
         matched.update(renames)
@@ -469,7 +467,11 @@ def repair_table(name: str, table: Table, repairs: Repairs, decimal_commas: bool
     Raises:
         ValueError: If a column that has a factor holds text.
     """
-    tables = repair_cells({name: table}, {name: repairs}, {name: decimal_commas}, one_file=True)
+    tables, failed = repair_cells(
+        {name: table}, {name: repairs}, {name: decimal_commas}, one_file=True
+    )
+    if failed:
+        raise DataErrors(failed)
     return tables[name]
 
 

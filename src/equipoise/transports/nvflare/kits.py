@@ -187,7 +187,8 @@ def _check_certificate(kit: Kit, now: datetime) -> None:
         ahead = (certificate.begins - now).total_seconds() / 60
         raise ConfigurationError(
             f"{kit.folder}: the certificate of {kit.name} begins in {ahead:.0f} minutes, so the "
-            "clock of this machine or of the consortium is wrong; set both clocks, with NTP say"
+            "clock of this machine or of the consortium is wrong; set both clocks, for example "
+            "with NTP"
         )
     if (certificate.name, certificate.kind) != (kit.name, kit.kind):
         raise ConfigurationError(

@@ -165,7 +165,7 @@ class SiteConnection:
                 raise ConnectionError("the job ends")
             if self._is_silent():
                 self._leave()
-                raise ConnectionError(f"site {self.site!r} gives no sign of life")
+                raise ConnectionError(f"site {self.site!r} has sent no heartbeat")
             if time.monotonic() >= until:
                 return event.is_set()
         return True

@@ -331,7 +331,7 @@ def _check_clock(moment: datetime | None, clock: str) -> None:
     if ahead > CLOCK:
         raise ConfigurationError(
             f"{clock} is {ahead / 60:.0f} minutes ahead of the clock of this machine; "
-            "set both clocks, with NTP say"
+            "set both clocks, for example with NTP"
         )
 
 

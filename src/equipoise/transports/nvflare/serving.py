@@ -189,7 +189,7 @@ def _check_same_experiment(folder: Path, experiment: Experiment) -> None:
     if begun != safe_yaml.parsed(configuration(resolved), "the experiment"):
         raise RunError(
             "the server has a run of this identifier with another experiment; "
-            "run the experiment anew"
+            "run the experiment again"
         )
 
 

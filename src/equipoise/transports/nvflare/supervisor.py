@@ -170,7 +170,7 @@ def _with_sites(entry: RunEntry, facts: Facts, now: float, started: float) -> Ac
     if facts.last_round < 0 and missing:
         if missing[0] in entry.left_out:
             return GiveUp(f"site {missing[0]!r} is left out ({entry.left_out[missing[0]]})")
-        return Wait(f"a run begins with all of its sites, and {missing[0]!r} is away")
+        return Wait(f"a run begins with all of its sites, and {missing[0]!r} is not connected")
     floor = floor_of(entry.order)
     if len(sites) < floor:
         return Wait(f"{len(sites)} of at least {floor} sites are connected")
