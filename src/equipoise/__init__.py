@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from equipoise.runs.early_stopping import EarlyStopping as EarlyStopping
     from equipoise.simulate import resume as resume
     from equipoise.simulate import run as run
+    from equipoise.training import Correction as Correction
     from equipoise.tree import Tree as Tree
 
 _HOMES = {
@@ -78,6 +79,7 @@ _HOMES = {
     "distillation": "losses.terms",
     "proximity": "losses.terms",
     "term": "losses.terms",
+    "Correction": "training",
 }
 _PACKAGES = ("data", "losses", "metrics", "methods", "models", "weighting", "runs")
 __all__ = [*_HOMES]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 import equipoise as eq
-from equipoise import methods, mkl
+from equipoise import mkl
 from equipoise.client import Client
 from equipoise.data.pipeline import federate_loaded
 from equipoise.methods.fedavg import FedAvg
@@ -23,9 +21,7 @@ from equipoise.runtime.messages import Reply, Request
 from equipoise.runtime.states import CarriedStates
 from equipoise.session import job_of
 from equipoise.training.stack import Deferral, PlannedFit
-from equipoise.transports.base import ClientError
-from equipoise.transports.inprocess import InProcess
-from tests.helpers.runs import assert_same, config, everything, same_run, settings
+from tests.helpers.runs import settings
 
 pytestmark = pytest.mark.skipif(
     not mkl.is_reproducible(), reason="products are not reproducible, so nothing is stacked"
@@ -194,6 +190,43 @@ def test_fits_that_a_stack_cannot_train_run_alone(
     assert assert_same_bits(executor).stacked == 0
 
 
+class Reporting(FedAvg):
+    """Uploads what fits return; changes outputs and continues with the optimiser's memory."""
+
+    def client(self, client: Client, down: Down) -> Up:
+        model = client.load(down.model)
+        outputs = client.predict(model)
+        outputs += 1
+        first = client.fit(model, eq.supervised + 0.3 * eq.proximity(0.5 * down.model))
+        outputs *= 2
+        taught = eq.distillation(outputs) + 0.5 * eq.supervised
+        second = client.fit(model, taught, memory=first.memory, purpose="second")
+        return Up(model=model, losses=[first.loss, second.loss], memory=second.memory)
+
+
+def test_a_fit_of_a_stack_returns_what_it_returns_alone() -> None:
+    executor = executor_of([40, 40, 31], method=Reporting(), batch=7, lr=0.1, momentum=0.5)
+    assert assert_same_bits(executor).stacked == 6
+
+
+class Moody(FedAvg):
+    """Evaluates a model only when its step is executed for the first time."""
+
+    clients: ClassVar[set[str]] = set()
+
+    def client(self, client: Client, down: Down) -> Up:
+        if client.id not in self.clients:
+            self.clients.add(client.id)
+            client.predict(client.load(down.model))
+        return super().client(client, down)
+
+
+def test_a_step_that_does_not_repeat_itself_is_an_error_that_says_so() -> None:
+    executor = executor_of([40, 40], method=Moody(), batch=7)
+    for reply in executor.execute_group(requests_of(executor)):
+        assert reply.error is not None and "depend on its client and its message" in reply.error
+
+
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_the_size_of_a_group_does_not_matter(size: int) -> None:
     executor = executor_of([40, 40, 31, 50, 64], batch=16, epochs=2)
@@ -208,91 +241,3 @@ def test_a_client_that_fails_does_not_disturb_the_others() -> None:
     replies = executor.execute_group(requests)
     assert replies[1].error is not None and "does not fit the model" in replies[1].error
     assert_same_replies(alone(executor).replies[::2], replies[::2])
-
-
-NETWORK = {"name": "mlp", "hidden": [24]}  # large enough for a stack
-
-
-class OneByOne(InProcess):
-    """In process, each client alone."""
-
-    def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
-        replies = []
-        for request in requests:
-            replies += super().exchange([request], deadline)
-        return replies
-
-
-def options_of(folder: Path, method: Any, **more: Any) -> dict[str, Any]:
-    models = dict.fromkeys(("model", "private", "proxy"), NETWORK)
-    return config(
-        folder, method, **{"models": models, "training": {"batch": 7}, "rounds": 2, **more}
-    )
-
-
-def run_alone(folder: Path, method: Any, **more: Any) -> eq.Run:
-    options = options_of(folder, method, **more)
-    return eq.simulate.run(eq.Experiment(**options), folder / "alone", None, OneByOne, quiet=True)
-
-
-def run_grouped(folder: Path, method: Any, workers: int = 0, **more: Any) -> eq.Run:
-    options = options_of(folder, method, workers=workers, **more)
-    return eq.run(options, folder / f"grouped{workers}")
-
-
-# Plain, with a proximal term, with a hook of the gradient, with hooks of layers, with distillation.
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "scaffold", "fedmpr", "fedakd"])
-def test_a_run_in_groups_has_the_bits_of_one_client_after_another(
-    method: str, tmp_path: Path
-) -> None:
-    same_run(run_alone(tmp_path, method), run_grouped(tmp_path, method))
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_have_these_bits(workers: int, tmp_path: Path) -> None:
-    same_run(run_alone(tmp_path, "fedakd"), run_grouped(tmp_path, "fedakd", workers))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", methods.names())
-def test_every_method_has_these_bits(method: str, tmp_path: Path) -> None:
-    expected = run_alone(tmp_path, method)
-    for workers in (0, 1, 2):
-        same_run(expected, run_grouped(tmp_path, method, workers))
-
-
-def test_a_worker_that_dies_with_a_group_changes_no_bit(tmp_path: Path) -> None:
-    """The client at which it dies is not the first of its group."""
-    script = [{"round": 1, "client": "cy", "kind": "kill"}]
-    killed = run_grouped(tmp_path, "fedavg", 1, faults={"script": script})
-    assert_same(everything(run_alone(tmp_path, "fedavg")), everything(killed))
-
-
-class Failing(FedAvg):
-    """Clients fail: the first one after its fit, the second one before it."""
-
-    def client(self, client: Client, down: Down) -> Up:
-        if client.id == "bo":
-            raise ValueError("before the fit")
-        up = super().client(client, down)
-        if client.id == "ada":
-            raise ValueError("after the fit")
-        return up
-
-
-def test_in_process_the_error_of_the_first_client_is_raised(tmp_path: Path) -> None:
-    with pytest.raises(ClientError, match="'ada'.*after the fit"):
-        run_grouped(tmp_path, Failing())
-
-
-class Slow(FedAvg):
-    """The step of one client takes too long."""
-
-    def client(self, client: Client, down: Down) -> Up:
-        time.sleep(60 if client.id == "bo" else 0.01)
-        return super().client(client, down)
-
-
-def test_in_process_only_the_client_that_misses_the_deadline_is_excluded(tmp_path: Path) -> None:
-    run = run_grouped(tmp_path, Slow(), rounds=1, participation={"deadline": 0.5})
-    assert [row["client"] for row in run.rejected()] == ["bo"]

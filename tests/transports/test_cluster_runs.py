@@ -54,6 +54,16 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
         yield found
 
 
+@pytest.mark.parametrize("method", ["fedakd", "scaffold"])
+def test_clients_that_are_trained_together_have_the_bits_of_a_run_in_process(
+    method: str, two: Local, tmp_path: Path
+) -> None:
+    wide = {"name": "mlp", "hidden": [24]}  # large enough for a stack
+    wanted = settings(method, models={"model": wide}, training={"batch": 7})
+    there = simulate.run(sites_given(wanted), tmp_path / "there", cluster=two.address)
+    same_run(simulate.run(sites_given(wanted), tmp_path / "here"), there)
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder_of(

@@ -22,13 +22,13 @@ _NOT_TRANSPOSED = (False, [0, 0])
 class ConvolutionBlock:
     """A convolution, max-pooling and ReLU.
 
-    Args:
-        convolution: The convolution.
-        pooling: The pooling.
+    Attributes:
+        parameters: The weight and bias of the convolution.
     """
 
     def __init__(self, convolution: nn.Conv2d, pooling: nn.MaxPool2d) -> None:
-        self.convolution = convolution
+        assert convolution.bias is not None
+        self.parameters: list[Tensor] = [convolution.weight, convolution.bias]
         self._channels = [convolution.out_channels]
         self._convolution_options: tuple[Any, ...] = (
             list(convolution.stride),

@@ -53,8 +53,9 @@ class DirectNetwork:
         self.blocks = blocks
         self.flattens = flattens
         self.parameters: list[Tensor] = []
-        for layer in [*(block.convolution for block in blocks), *layers]:
-            assert layer.bias is not None
+        for block in blocks:
+            self.parameters += block.parameters
+        for layer in layers:
             self.parameters += [layer.weight, layer.bias]
         self.tensors = [parameter.detach() for parameter in self.parameters]
         self._linear = self.tensors[2 * len(blocks) :]

@@ -36,7 +36,7 @@ log = logging.getLogger("equipoise")
 _FEWEST_MULTIPLICATIONS = 400
 # Above this number, a product takes so much longer than its call that a stack gains nothing.
 _MOST_MULTIPLICATIONS = 2**22
-_MOST_NUMBERS = 2**20  # of the inputs of one client, which are copied into the stack
+_MOST_NUMBERS = 2**19  # of the inputs of one client, which are copied: 50 MB for 25 clients
 
 
 @dataclass(eq=False)
