@@ -480,7 +480,7 @@ def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | 
         # A kill right after the last commit leaves files that no row names.
         store.sweep()
         run = Run(store.folder)
-        reason = f"all {saved['rounds']} rounds are there"
+        reason = f"all {saved['rounds']} rounds are done"
         if run.stopped_early:
             reason = f"a callback stopped it after round {run.last_round} of {saved['rounds']}"
         run.store.close()

@@ -258,7 +258,7 @@ def test_with_a_schema_sites_may_have_columns_that_it_does_not_list(folder: Path
     ("wrong", "said"),
     [
         ({"colums": []}, "unknown key of a schema 'colums'; did you mean 'columns'"),
-        ({"columns": [{"name": "a", "kind": "numbr"}]}, "columns.0.kind: Input should be 'number', 'category'.* got 'numbr'"),
+        ({"columns": [{"name": "a", "kind": "numbr"}]}, "columns.0.kind: expected 'number', 'category'.* got 'numbr'"),
         ({"columns": [{"name": "a", "kind": "number", "gap": True}]}, "did you mean 'gaps'"),
         ({"columns": [{"name": "a", "kind": "number", "categories": ["x"]}]}, "no categories for a number, got"),
         ({"columns": [{"name": "a", "kind": "date", "formats": ["%A"]}]}, "formats of dates among .* got '%A'"),
@@ -267,7 +267,7 @@ def test_with_a_schema_sites_may_have_columns_that_it_does_not_list(folder: Path
         ({"columns": [{"name": "a", "kind": "number"}] * 2}, "got 'a' twice"),
         ({"classes": ["x", "y", "x"]}, "got 'x' twice"),
         ({"centre": 1.0}, "centre and scale together"),
-        ({"centre": 1.0, "scale": 0.0}, "scale: Input should be greater than 0, got 0.0"),
+        ({"centre": 1.0, "scale": 0.0}, "scale: expected a value greater than 0, got 0.0"),
         ({"centre": 1.0, "scale": float("inf")}, "finite"),
         ({"scale": 1.0}, "centre and scale together .* got centre=None and scale=1.0"),
         ({"classes": ["x"], "centre": 1.0, "scale": 2.0}, "got both"),

@@ -392,7 +392,7 @@ def test_export_and_predict(equipoise: Terminal, place: Path, tmp_path: Path) ->
 
 def test_a_finished_run_is_not_resumed(equipoise: Terminal, place: Path) -> None:
     answer = equipoise("resume", place / "runs" / "fedavg")
-    assert answer.code == 2 and "is finished: all 2 rounds are there" in answer.err
+    assert answer.code == 2 and "is finished: all 2 rounds are done" in answer.err
 
 
 def test_methods_are_checked_by_name(equipoise: Terminal) -> None:

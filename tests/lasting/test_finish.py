@@ -113,7 +113,7 @@ def test_it_is_a_record_of_its_own_with_its_own_names_and_the_last_rounds_rate(
     assert (end["round"], end["cohort"], end["joined"]) == (3, run.clients, run.clients) and end[
         "bytes_up"
     ] == 4 * 8
-    with pytest.raises(RunError, match="is finished: all 2 rounds are there"):
+    with pytest.raises(RunError, match="is finished: all 2 rounds are done"):
         simulate.resume(tmp_path / "run", experiment=wanted)
 
 

@@ -77,12 +77,14 @@ def run_on_network(
 def _started(
     experiment: Experiment, options: NetworkOptions, folder: Path, quiet: bool
 ) -> Run | None:
+    from equipoise.data.message_text import counted
     from equipoise.transports.nvflare.scientist import submit
 
     with _desk(options.network) as desk:
         run = submit(desk, experiment, folder, options.names)
         if not quiet:
-            _say(f"submitted to {len(run.order.sites)} sites as job {run.job}; run: {folder}")
+            sites = counted(len(run.order.sites), "site")
+            _say(f"submitted to {sites} as job {run.job}; run: {folder}")
         return _followed(desk, run, quiet)
 
 

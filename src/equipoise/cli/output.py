@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from equipoise.data.message_text import counted
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.metrics.registry import main_of, measured
 from equipoise.runtime.isolation import UNKEPT, can_interrupt
@@ -118,11 +119,13 @@ def plan(experiment: Experiment, federation: Federation) -> None:
     networks = ", ".join(
         f"{name} {bench.initial(name).count():,} parameters" for name in bench.architectures
     )
+    clients = counted(len(roster.ids), "client")
+    rounds = counted(experiment.rounds, "round")
     say(
         styled("plan", "bold"),
-        f": {len(roster.ids)} clients with {min(sizes)} to {max(sizes)} training samples "
+        f": {clients} with {min(sizes)} to {max(sizes)} training samples "
         f"({sum(sizes)} in all), {experiment.participation.size(len(roster.ids))} in each of "
-        f"{experiment.rounds} rounds; {networks}; measured: {', '.join(metrics)}; main metric: "
+        f"{rounds}; {networks}; measured: {', '.join(metrics)}; main metric: "
         f"{main_of(metrics, evaluation.main)}",
     )
     in_process = (

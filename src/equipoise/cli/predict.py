@@ -59,6 +59,7 @@ def predict(
     import sys
     from contextlib import nullcontext
 
+    from equipoise.data.message_text import counted
     from equipoise.runs import Run
     from equipoise.runs.export import predictions
     from equipoise.site.served_models import SiteModels
@@ -76,4 +77,4 @@ def predict(
             [shown(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
         )
     if out is not None:
-        print(f"{len(rows)} predictions: {out}", file=sys.stderr)
+        print(f"{counted(len(rows), 'prediction')}: {out}", file=sys.stderr)

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 from equipoise.callbacks import Callback, ClientProgress, RunStart
+from equipoise.data.message_text import counted
 from equipoise.runs.round_summary import summarise_round
 from equipoise.runtime.evaluation_messages import EvaluateModels, PredictShared
 from equipoise.storage.tables import RoundRecord
@@ -109,7 +110,7 @@ def announced_interrupts() -> Iterator[None]:
 def _headline(record: RoundRecord, main: str | None) -> str:
     summary = summarise_round(record, main)
     if summary is None:
-        return f"{len(record.joined)} replies"
+        return counted(len(record.joined), "reply", "replies")
     metric = summary.metric
     extreme = "highest" if metric.lower_is_better else "lowest"
     return f"{record.main} {metric.name} {summary.average:.3f}, {extreme} {summary.worst:.3f}"

@@ -14,6 +14,7 @@ from equipoise.cli import output
 from equipoise.cli.output import say, styled
 from equipoise.comparison.formats import figure
 from equipoise.comparison.measures import in_unit_of
+from equipoise.data.message_text import counted
 from equipoise.metrics import Metric
 from equipoise.metrics.gains import Gain
 from equipoise.runs import MetricResult, ModelResult, Run, RunResult, read_result
@@ -89,9 +90,10 @@ def _show_head(result: RunResult) -> None:
     status = result.status
     if status == "finished" and result.last_round < result.config["rounds"]:
         status = "stopped early"
+    clients = counted(len(result.clients), "client")
     say(
         styled(methods.shown(method["name"]), "bold"),
-        f"{details} on {result.data}, partition {partition}, {len(result.clients)} clients, "
+        f"{details} on {result.data}, partition {partition}, {clients}, "
         f"seed {seed}: {status}, round {result.last_round} of {result.config['rounds']}",
     )
     if result.outdated:
@@ -104,7 +106,7 @@ def _show_head(result: RunResult) -> None:
             wrap=False,
         )
     if result.rejected:
-        say(f"{result.rejected} replies did not count")
+        say(f"{counted(result.rejected, 'reply', 'replies')} did not count")
 
 
 def _show_clients(result: RunResult, scores: MetricResult, model: str) -> None:

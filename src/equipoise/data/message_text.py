@@ -34,10 +34,17 @@ def plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def counted(count: int, word: str) -> str:
+def counted(count: int, word: str, words: str | None = None) -> str:
     """Return a count with its word.
 
-    >>> counted(1, "row"), counted(1200, "row")
-    ('1 row', '1,200 rows')
+    Args:
+        count: The count.
+        word: The word in the singular.
+        words: The word in the plural; by default with an s.
+
+    >>> counted(1, "row"), counted(1200, "row"), counted(2, "reply", "replies")
+    ('1 row', '1,200 rows', '2 replies')
     """
-    return f"{count:,} {plural(word, count)}"
+    if count == 1:
+        return f"1 {word}"
+    return f"{count:,} {words or plural(word, count)}"

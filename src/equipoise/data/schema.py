@@ -24,7 +24,7 @@ from equipoise.data.schema_text import schema_text
 from equipoise.task import TaskKind
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import nearest, quoted
-from equipoise.validation.settings import Settings
+from equipoise.validation.settings import Settings, plain_reason
 
 Kind = Literal["number", "category", "date", "text", "identifier"]
 CELL_REPAIRS = ("missing", "values", "factors")  # repairs of cells, by column
@@ -435,7 +435,7 @@ def _readable_error(name: str, details: Any) -> ValueError:
         section = Statistics if "statistics" in keys[:-1] else sections.get(keys[0], Schema)
         return nearest(f"key of {name}", keys[-1], list(section.model_fields))
     location = f"{'.'.join(keys)}: " if keys else ""
-    message = details["msg"].removeprefix("Value error, ")
+    message = plain_reason(details["msg"])
     value = "" if "got" in message else f", got {quoted(details['input'])}"
     return ValueError(f"{name}: {location}{message}{value}")
 

@@ -34,6 +34,7 @@ from equipoise.models.registry import AUTO, REGISTRY, chosen
 from equipoise.training import Training
 from equipoise.validation.imports import FromFile, Imports, NotAllowed, permission, permitted
 from equipoise.validation.names import checked_name, closest, quoted
+from equipoise.validation.settings import plain_reason
 
 MOST_MISTAKES = 20  # in one error message
 OWN_DATA = "its data set is a Python object"
@@ -390,7 +391,7 @@ def _explain(detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
         return _explain_unknown_key(path)
     key = ".".join(path) or "experiment"
-    message = str(detail["msg"]).removeprefix("Value error, ")
+    message = plain_reason(str(detail["msg"]))
     names_value = "got" in message or "unknown" in message
     is_permission = isinstance(detail.get("ctx", {}).get("error"), NotAllowed)
     if not (names_value or is_permission):

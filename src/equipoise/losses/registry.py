@@ -18,6 +18,7 @@ from equipoise.task import Task
 from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.names import UnknownName, nearest, quoted
 from equipoise.validation.registry import Registry
+from equipoise.validation.settings import plain_reason
 
 Function = Callable[..., Tensor]
 Needs = Literal["classes", "values", "survival", "log risks", "hazards", "any"]
@@ -169,9 +170,8 @@ def _checked(loss: SupervisedLoss, option: str, value: Any) -> Any:
     try:
         return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
     except ValidationError as error:
-        raise ValueError(
-            f"{option} of loss {loss.name!r}: {error.errors()[0]['msg']}, got {quoted(value)}"
-        ) from None
+        reason = plain_reason(error.errors()[0]["msg"])
+        raise ValueError(f"{option} of loss {loss.name!r}: {reason}, got {quoted(value)}") from None
 
 
 def try_loss(loss: Callable[[Tensor, Tensor], Tensor], task: Task) -> None:

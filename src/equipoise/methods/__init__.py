@@ -21,7 +21,7 @@ from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.names import UnknownName as UnknownName
 from equipoise.validation.names import nearest, quoted
 from equipoise.validation.registry import Registry
-from equipoise.validation.settings import check_numbers
+from equipoise.validation.settings import check_numbers, plain_reason
 
 
 class _Files(Mapping[str, type[Method]]):
@@ -118,8 +118,9 @@ def _checked(name: str, parameter: str, value: Any, hint: Any) -> Any:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
+        reason = plain_reason(error.errors()[0]["msg"])
         raise ValueError(
-            f"method.{parameter}: {error.errors()[0]['msg']}, got {quoted(value)}; "
+            f"method.{parameter}: {reason}, got {quoted(value)}; "
             f"{name}.{parameter} is {describe_type(hint)}"
         ) from None
 

@@ -31,6 +31,7 @@ from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.limits import LAYERS, PARAMETERS, check_limit
 from equipoise.validation.names import nearest, quoted
 from equipoise.validation.registry import Registry
+from equipoise.validation.settings import plain_reason
 
 _FACTORIES: list[Callable[..., Network]] = [
     *(
@@ -133,7 +134,9 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
         problems = []
         for problem in error.errors():
             option = ".".join(map(str, problem["loc"]))
-            problems.append(f"{option} = {quoted(problem['input'])}: {problem['msg']}")
+            problems.append(
+                f"{option} = {quoted(problem['input'])}: {plain_reason(problem['msg'])}"
+            )
         wrong = "; ".join(problems)
         raise ValueError(f"model {name!r}: {wrong}; the defaults are {_options(factory)}") from None
     except (

@@ -18,6 +18,7 @@ from equipoise.metrics.registry import find
 from equipoise.study.claims import Claim, ClaimError, parse_claim
 from equipoise.validation.imports import OWN, Imports, permitted
 from equipoise.validation.names import closest, quoted
+from equipoise.validation.settings import plain_reason
 
 PAPER = "paper"
 OFFICIAL_TESTS = ("global", "site")
@@ -414,5 +415,6 @@ def _explain(path: Path, error: ValidationError) -> str:
         elif detail["type"] == "missing":
             lines.append(f"{path}: {key}: expected a value, found none")
         else:
-            lines.append(f"{path}: {key}: {detail['msg']}, got {quoted(detail['input'])}")
+            reason = plain_reason(detail["msg"])
+            lines.append(f"{path}: {key}: {reason}, got {quoted(detail['input'])}")
     return "\n".join(lines)

@@ -21,6 +21,26 @@ class Settings(BaseModel):
         return value
 
 
+def plain_reason(message: str) -> str:
+    """Return a reason of pydantic in the words of our own messages.
+
+    >>> plain_reason("Input should be a valid integer, unable to parse string as an integer")
+    'expected an integer'
+    >>> plain_reason("Input should be greater than 0")
+    'expected a value greater than 0'
+    >>> plain_reason("Value error, expected one seed")
+    'expected one seed'
+    """
+    start = "Input should be "
+    if not message.startswith(start):
+        return message.removeprefix("Value error, ")
+    expected = message.removeprefix(start).partition(", unable to")[0]
+    expected = expected.replace("a valid integer", "an integer").replace("a valid ", "a ")
+    if expected.startswith(("greater", "less")):
+        expected = f"a value {expected}"
+    return f"expected {expected}"
+
+
 def check_numbers(value: Any, hint: Any) -> None:
     """Raise an error if a value is true, false or text such as 1_0 where numbers are expected.
 

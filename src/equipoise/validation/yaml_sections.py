@@ -64,6 +64,8 @@ def _read_by_section(text: str) -> tuple[dict[str, Any], dict[str, int]] | None:
         for key, line in section.lines:
             lines[key] = lines_before + line
         lines_before += part.count("\n")
+    if not content:  # An empty file holds nothing, which is not an empty mapping.
+        return None
     return content, lines
 
 

@@ -23,7 +23,7 @@ from equipoise.data.sets import (
 from equipoise.data.sets.registered import RegisteredSet
 from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy
 from equipoise.validation.imports import OWN, Imports
-from equipoise.validation.names import UnknownName, did_you_mean
+from equipoise.validation.names import UnknownName, nearest
 from equipoise.validation.registry import Registry
 
 JOINED = domains.JOINED
@@ -95,8 +95,7 @@ def find(name: str, imports: Imports = OWN) -> RegisteredSet | Maker:
     """
     if ":" not in name and name not in names():
         raise ValueError(
-            f"unknown data set {name!r}{did_you_mean(name, names())}; "
-            f"known: {', '.join(names())}; or give the path of your own files"
+            f"{nearest('data set', name, names())}; or give the path of your own files"
         )
     entry_or_maker: RegisteredSet | Maker = REGISTRY.find(name, imports)
     return entry_or_maker

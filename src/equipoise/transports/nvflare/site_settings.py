@@ -17,7 +17,7 @@ from equipoise.site.settings import LIMIT, SiteSettings
 from equipoise.transports.nvflare.kits import Kit
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import did_you_mean, quoted
-from equipoise.validation.settings import Settings
+from equipoise.validation.settings import Settings, plain_reason
 
 FILE = Path("local") / "equipoise.yaml"
 MINIMUM_ROWS = 20
@@ -160,5 +160,5 @@ def _explained(path: Path, error: Any) -> str:
     if error["type"] == "extra_forbidden":
         known = [field.alias or name for name, field in _File.model_fields.items()]
         return f"{path}: unknown key {quoted(key)}{did_you_mean(key, known)}"
-    reason = str(error["msg"]).removeprefix("Value error, ")
+    reason = plain_reason(str(error["msg"]))
     return f"{path}, {key}: {reason}, got {quoted(error['input'])}"
