@@ -144,7 +144,7 @@ def overview(papers: Mapping[str, Sequence[StudyResults]]) -> str:
         f"{headline(total)}{_preliminary(papers)}",
         page.markdown(_papers_grid(papers)),
         "*Holds* and *does not hold* are significant at 5 % over all claims of a table, paired "
-        "over seeds. *Undecided* means that the runs do not decide. "
+        "over seeds. *Cannot be told* means that the runs do not decide. "
         "[How verdicts are made](../studies.md#verdicts).",
     ]
     for name, studies in papers.items():

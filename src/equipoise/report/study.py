@@ -25,7 +25,7 @@ from equipoise.study.definition import PAPER, FigureEntry, load_study
 from equipoise.study.records import Record
 from equipoise.study.run import read_table, results_path
 from equipoise.study.table import StudyTable
-from equipoise.study.verdicts import FAILS, HOLDS, OPEN, Sample
+from equipoise.study.verdicts import Sample
 from equipoise.validation.names import nearest
 
 NAN = math.nan
@@ -119,8 +119,8 @@ def _claims_in_page(table: StudyTable) -> page.Grid:
 def headline(counts: Mapping[str, int]) -> str:
     """Return how many claims hold, as a sentence.
 
-    >>> headline({"holds": 2, "does not hold": 1, "undecided": 1, "not run": 0})
-    'Of 4 claims, 2 hold, 1 does not hold, 1 is undecided.'
+    >>> headline({"holds": 2, "does not hold": 1, "cannot be told": 0, "not run": 0})
+    'Of 3 claims, 2 hold, 1 does not hold.'
     """
     total = sum(counts.values())
     if not total:
@@ -131,18 +131,16 @@ def headline(counts: Mapping[str, int]) -> str:
     parts = []
     for decision, count in counts.items():
         if count:
-            singular, plural = _VERBS[decision]
-            parts.append(f"{count} {singular if count == 1 else plural}")
+            parts.append(f"{count} {_verb(decision, count)}")
     return f"Of {claims}, {', '.join(parts)}."
 
 
-# The words of a headline for one claim, and for several.
-_VERBS = {
-    HOLDS: ("holds", "hold"),
-    FAILS: ("does not hold", "do not hold"),
-    OPEN: ("is undecided", "are undecided"),
-    page.NOT_RUN: ("was not run", "were not run"),
-}
+def _verb(decision: str, count: int) -> str:
+    if decision == page.NOT_RUN:
+        return "was not run" if count == 1 else "were not run"
+    if count == 1:
+        return decision
+    return {"holds": "hold", "does not hold": "do not hold"}.get(decision, decision)
 
 
 def command_of(table: StudyTable) -> str:

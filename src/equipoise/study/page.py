@@ -19,7 +19,7 @@ from equipoise.study.verdicts import FAILS, HOLDS, OPEN, Sample, Test, Verdict
 
 NOT_RUN = "not run"
 DECISIONS = (HOLDS, FAILS, OPEN, NOT_RUN)
-SYMBOLS = {HOLDS: "✔ holds", FAILS: "✘ does not hold", OPEN: "? undecided", NOT_RUN: NOT_RUN}
+SYMBOLS = {HOLDS: "✔ holds", FAILS: "✘ does not hold", OPEN: "? cannot be told", NOT_RUN: NOT_RUN}
 NOTHING = "–"
 CLAIMS_TEXT = (
     "The difference is that of the comparison that supports the claim least; a positive one "

@@ -1,4 +1,4 @@
-"""Verdicts on claims: holds, does not hold, or undecided.
+"""Verdicts on claims: holds, does not hold, or cannot be told.
 
 A claim is split into single comparisons: one per condition and opponent. Each is a moderated
 paired t-test over seeds (`study.statistics`). A claim *holds* if all its comparisons are
@@ -19,7 +19,7 @@ from equipoise.study.statistics import Difference, Prior, fit_prior, holm, moder
 
 HOLDS: Literal["holds"] = "holds"
 FAILS: Literal["does not hold"] = "does not hold"
-OPEN: Literal["undecided"] = "undecided"
+OPEN: Literal["cannot be told"] = "cannot be told"
 LEVEL = 0.05
 
 Key = tuple[str, str, str]
@@ -80,7 +80,7 @@ class Verdict:
         decision: `HOLDS`, `FAILS` or `OPEN`.
         p: p-value of the decision, corrected for the number of claims.
         tests: The comparisons of the claim, in the order of conditions and rows.
-        reason: Why the claim is undecided, if there is more to say than "not significant".
+        reason: Why nothing can be told, if there is more to say than "not significant".
         seen: True if at least one of its comparisons has been run.
     """
 
