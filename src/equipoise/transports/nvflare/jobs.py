@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import logging
 import os
 import shutil
 import tempfile
@@ -35,6 +33,7 @@ from equipoise.transports.nvflare.kits import CONTROLLER, EXECUTOR, RETRY_TIMEOU
 from equipoise.transports.nvflare.link import TASK
 from equipoise.transports.nvflare.order import RunOrder
 from equipoise.transports.nvflare.serving import DELIVERED, OUTCOME, Outcome, plain_values
+from equipoise.transports.nvflare.silence import flare_is_silent
 
 ANSWER_DEADLINE = 10.0  # seconds for the server to answer
 _FETCH_INTERVAL = 0.05  # seconds between two questions of a site for a task
@@ -157,7 +156,7 @@ class Desk:
     def progress(self, job: str) -> dict[str, Any] | None:
         """Return the progress of a job as the server reports it; None if it does not yet."""
         try:
-            with _quiet():
+            with flare_is_silent():
                 statistics = self.session.show_stats(job, "server")
         except (JobNotFound, JobNotRunning, NoConnection, ValueError, KeyError, RuntimeError):
             return None
@@ -243,7 +242,7 @@ def open_desk(kit: Kit) -> Iterator[Desk]:
     try:
         yield Desk(kit, session)
     finally:
-        with contextlib.suppress(Exception), _quiet():
+        with contextlib.suppress(Exception), flare_is_silent():
             session.close()
 
 
@@ -267,24 +266,11 @@ def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep FLARE from printing and logging."""
-    logger = logging.getLogger()
-    level = logger.level
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        logger.setLevel(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            logger.setLevel(level)
-
-
-@contextmanager
 def _explained(kit: Kit, *passed: type[Exception]) -> Iterator[None]:
     """Turn FLARE's errors into one sentence for the scientist."""
     host, port = kit.server
     try:
-        with _quiet():
+        with flare_is_silent():
             yield
     except passed:
         raise

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 import time
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from typing import Any
 from equipoise.experiment import ConfigurationError
 from equipoise.transports.nvflare.connection import ANSWER_DEADLINE, check_server
 from equipoise.transports.nvflare.kits import Kit
+from equipoise.transports.nvflare.silence import flare_is_silent
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ def network_status(kit: Kit) -> NetworkStatus:
 
     check_server(kit)
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-    # FLARE prints its progress; the terminal is ours.
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with flare_is_silent():
         try:
             session = new_secure_session(kit.name, str(kit.startup), timeout=ANSWER_DEADLINE)
         except Exception as error:  # FLARE raises several kinds
