@@ -263,7 +263,7 @@ def test_a_site_that_lost_its_state_begins_afresh_by_order(server: Server) -> No
     assert server.entry.order.restarted == ()
     run = server.store
     assert site in run.rounds()[-1]["joined"]
-    assert any("afresh in round 3" in note for note in notes(read_result(run)))
+    assert any("reset in round 3" in note for note in notes(read_result(run)))
     repeated = simulate.run(experiment(run.replay()), server.folder / "replay", quiet=True)
     same_as_replay(repeated, run, network_of(server.folder).states(run))
 
