@@ -77,7 +77,7 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str, whole: bool)
         db: Its database.
         tables: The SQL that creates the tables.
         whole: True to check the tables that grow with clients and rounds, too. Otherwise `read`
-            and `clients_in` check their values.
+            checks their values.
 
     Raises:
         RunError: If the database is not that of a run.
@@ -94,8 +94,7 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str, whole: bool)
                 raise damaged(folder, f"its database has no {column.name!r} in the table {table!r}")
         if whole or table not in _LONG:
             _check_values(folder, db, table, expected)
-    if whole:
-        _check_cohorts(folder, db)
+    _check_cohorts(folder, db)
 
 
 def check_no_code(folder: Path, db: sqlite3.Connection) -> None:
