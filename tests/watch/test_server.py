@@ -474,5 +474,5 @@ def test_what_cannot_be_watched_gets_a_sentence(tmp_path: Path):
         WatchServer(tmp_path, server.server_address[1])
     from equipoise.cli.watch import watch
 
-    with pytest.raises(RunError, match="no folder .*nowhere; give that of a run"):
+    with pytest.raises(RunError, match="no folder .*nowhere; name the folder of a run"):
         watch(tmp_path / "nowhere")
