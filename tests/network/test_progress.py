@@ -63,7 +63,9 @@ def test_progress_has_the_round_its_evaluation_and_the_sites(
     assert 0 <= last["evaluation"]["worst"] <= last["evaluation"]["average"] <= 1
     assert last["sites"] == {"ada": "idle", "bo": "away"}
     text = progress_text(last)
-    assert text.startswith("round 2 of 2: accuracy 0.") and text.endswith("ada: ready; bo: not connected")
+    assert text.startswith("round 2 of 2: accuracy 0.") and text.endswith(
+        "ada: ready; bo: not connected"
+    )
 
 
 def test_a_copy_of_the_tables_is_a_run_that_is_in_progress(
