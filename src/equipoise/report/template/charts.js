@@ -6,6 +6,7 @@
 // the figure.
 const hiddenSeries = new Map();
 const NEAR = 30; // how far a pointer may be from a value, in units of the picture
+const MARGIN = 15; // below the lowest part of a picture, in units of the picture
 const SVG = "http://www.w3.org/2000/svg";
 // Marker by its name in matplotlib -> its shape, in a picture from -6 to 6.
 const SHAPES = {
@@ -68,10 +69,12 @@ function swatch(colour, marker) {
   return picture;
 }
 
-// The legend inside the picture, which the buttons replace, is at its lower end.
+// The buttons replace the legend inside the picture. Its space is cut if it is at the lower end, and
+// not inside one of several panels.
 function cutStaticLegend(chart) {
   const box = chart.querySelector(".static-legend")?.getBBox();
   if (!box?.height) return;
+  if (box.y + box.height < chart.viewBox.baseVal.height - MARGIN) return;
   chart.dataset.whole = chart.viewBox.baseVal.height;
   chart.dataset.cut = box.y;
   chart.viewBox.baseVal.height = box.y;
