@@ -18,6 +18,7 @@ from equipoise.experiment import ConfigurationError
 from equipoise.metrics import life_tables
 from equipoise.report import report
 from equipoise.runs import Run
+from tests.helpers.browser import Browser
 from tests.helpers.runs import QUICK
 from tests.helpers.terminal import Terminal
 
@@ -104,6 +105,22 @@ def test_both_models_learn_who_dies_first(folders: dict[str, Path], kind: str) -
 def test_the_cox_loss_must_fit_the_outputs(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cox needs log risks, but the task is survival"):
         trained(tmp_path / "run", data={"intervals": 5}, training={"loss": "cox"})
+
+
+def test_every_panel_of_the_survival_figure_is_visible(
+    folders: dict[str, Path], browser: Browser, tmp_path: Path
+) -> None:
+    browser.open(report([folders["cox"]], tmp_path / "r.html")[0])
+    lowest, end = browser.run(
+        """(() => {
+            const chart = document.querySelector("#figure-survival .chart");
+            const texts = [...chart.querySelectorAll("text")];
+            const shown = texts.filter(text => !text.closest(".static-legend"));
+            const ends = shown.map(text => text.getBoundingClientRect().bottom);
+            return [Math.max(...ends), chart.getBoundingClientRect().bottom];
+        })()"""
+    )
+    assert lowest <= end
 
 
 def test_clients_send_life_tables_and_the_report_draws_them(
