@@ -209,6 +209,20 @@ def test_a_fit_of_a_stack_returns_what_it_returns_alone() -> None:
     assert assert_same_bits(executor).stacked == 6
 
 
+class Correcting(FedAvg):
+    """Corrects gradients by two trees, neither of which is zero, as SCAFFOLD does from round 2."""
+
+    def client(self, client: Client, down: Down) -> Up:
+        model = client.load(down.model)
+        client.fit(model, gradient=eq.Correction(minus=0.3 * down.model, plus=down.control))
+        return Up(model=model)
+
+
+def test_corrections_of_a_stack_are_subtracted_and_added_as_alone() -> None:
+    executor = executor_of([40, 40, 31], method=Correcting(), batch=7, lr=0.1)
+    assert assert_same_bits(executor).stacked == 3
+
+
 class Moody(FedAvg):
     """Evaluates a model only when its step is executed for the first time."""
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 
 class _Silence:
-    """Which threads are silent, and the streams of the process in the meantime.
+    """The silent threads of this process, and its streams in the meantime.
 
     Standard streams belong to the process. A server's supervisor talks to FLARE in a thread of its
     own, so a redirection for the duration of a block would also discard what other threads print,
