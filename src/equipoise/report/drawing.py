@@ -228,37 +228,37 @@ def least_range(metric: Metric, values: Any) -> float:
     return LEAST_SHARE * float(finite.max()) if finite.size else 0.0
 
 
-def mark_of(place: int) -> dict[str, Any]:
+def mark_of(position: int) -> dict[str, Any]:
     """Return colour and marker of a series, which no other of up to 64 series has.
 
     Args:
-        place: The position of the series among those of the figure.
+        position: The position of the series among those of the figure.
 
     >>> mark_of(0), mark_of(8)
     ({'color': '#0072b2', 'marker': 'o'}, {'color': '#0072b2', 'marker': 's'})
     """
     count = len(COLOURS)
     return {
-        "color": COLOURS[place % count],
-        "marker": MARKERS[(place + place // count) % len(MARKERS)],
+        "color": COLOURS[position % count],
+        "marker": MARKERS[(position + position // count) % len(MARKERS)],
     }
 
 
-def apart(place: int, points: int) -> dict[str, Any]:
+def apart(position: int, points: int) -> dict[str, Any]:
     """Return the style of a line that is visible even where it coincides with others.
 
     It has its own colour and stroke, and marks at rounds of its own.
 
     Args:
-        place: The position of the line among the lines of the figure.
+        position: The position of the line among the lines of the figure.
         points: The number of points of the line.
     """
     step = max(1, points // 6)
     return {
-        **mark_of(place),
-        "linestyle": LINES[(place + place // len(COLOURS)) % len(LINES)],
+        **mark_of(position),
+        "linestyle": LINES[(position + position // len(COLOURS)) % len(LINES)],
         "markersize": 4,
-        "markevery": (place % step, step) if points > 1 else None,
+        "markevery": (position % step, step) if points > 1 else None,
     }
 
 
@@ -306,11 +306,11 @@ def name_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None
     assert isinstance(figure, Figure)
     gap = (high - low) * 1.2 * size / (72 * 0.72 * figure.get_figheight())
     places = spread([y for _, _, y, _ in ends], gap, low, high)
-    for (name, x, y, colour), place in zip(ends, places, strict=True):
+    for (name, x, y, colour), position in zip(ends, places, strict=True):
         text = axes.annotate(
             short(name),
             (x, y),
-            (1.045, place),
+            (1.045, position),
             textcoords=axes.get_yaxis_transform(),
             va="center",
             fontsize=size,
@@ -370,7 +370,7 @@ _Box = tuple[float, float, float, float]  # left, bottom, right, top
 def _free_place(
     mark: tuple[float, float], wide: float, taken: Sequence[_Box], size: tuple[float, float]
 ) -> tuple[tuple[float, float], _Box]:
-    """Return the best place for a name near a mark, as an offset from it and as a box.
+    """Return the best position for a name near a mark, as an offset from it and as a box.
 
     Places right of the mark come first. Overlaps and places outside the picture cost most.
     """
