@@ -76,11 +76,11 @@ def contribution(
     config = configured(file, settings, training_options.set_)
     experiment = experiment_from(config, permitted(config, import_options.packages))
     methods = () if recorded == "none" else tuple(recorded.split(","))
-    found = contribution(experiment, out, methods, force, None if quiet else _progress)
+    contributions = contribution(experiment, out, methods, force, None if quiet else _progress)
     if as_json:
         print((out / RESULT).read_text(encoding="utf-8"), end="")
         return
-    _show(found, out)
+    _show(contributions, out)
 
 
 def _progress(known: int, total: int) -> None:
@@ -95,30 +95,31 @@ def _two_digits(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.2f}"
 
 
-def _show(found: Contributions, out: Path) -> None:
+def _show(contributions: Contributions, out: Path) -> None:
     from equipoise.cli import output
     from equipoise.cli.output import say
     from equipoise.comparison.contribution import EXACT, RESULT
 
-    rules = list(found.values)
+    rules = list(contributions.values)
     rows = []
-    for client in found.clients:
+    for client in contributions.clients:
         row = [client]
         for rule in rules:
-            value = found.values[rule].get(client)
+            value = contributions.values[rule].get(client)
             row.append("–" if value is None else f"{value:.4f}")
         rows.append(row)
     correlations = ["rank correlation"]
     for rule in rules:
-        correlations.append("" if rule == EXACT else _two_digits(found.correlations[rule]))
-    title = f"contributions to {found.metric} on the test data of all clients"
+        correlations.append("" if rule == EXACT else _two_digits(contributions.correlations[rule]))
+    title = f"contributions to {contributions.metric} on the test data of all clients"
     output.table(["client", *rules], [*rows, correlations], title)
     say(
-        f"value of the initial model: {found.nobody:.4f}, of all clients: {found.everyone:.4f}; "
+        f"value of the initial model: {contributions.nobody:.4f}, "
+        f"of all clients: {contributions.everyone:.4f}; "
         "exact Shapley values sum to the difference"
     )
-    if len(found.clients) < 5:
-        say(f"with {len(found.clients)} clients, a rank correlation is mostly chance")
-    for note in found.notes:
+    if len(contributions.clients) < 5:
+        say(f"with {len(contributions.clients)} clients, a rank correlation is mostly chance")
+    for note in contributions.notes:
         say(note)
     say(f"saved in {out / RESULT}", wrap=False)

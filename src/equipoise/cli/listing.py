@@ -26,18 +26,18 @@ def metrics(name: Name = None, as_json: Json = False) -> None:
     entries, broken = _entries(REGISTRY, name)
     # Two kinds of task have a loss each; both are listed.
     built_in = [metric for metric in METRICS if metric.name in entries]
-    others = [one for key, one in entries.items() if key not in REGISTRY.built_in]
+    others = [metric for key, metric in entries.items() if key not in REGISTRY.built_in]
     rows = [
         {
-            "name": one.name,
-            "better": "higher" if one.higher_is_better else "lower",
-            "unit": one.unit,
-            "needs": one.needs,
-            "merges": _merges(one.statistic),
-            "source": REGISTRY.source(one.name),
-            "what": _first_line(one.function) if one not in built_in else "",
+            "name": metric.name,
+            "better": "higher" if metric.higher_is_better else "lower",
+            "unit": metric.unit,
+            "needs": metric.needs,
+            "merges": _merges(metric.statistic),
+            "source": REGISTRY.source(metric.name),
+            "what": _first_line(metric.function) if metric not in built_in else "",
         }
-        for one in (*built_in, *others)
+        for metric in (*built_in, *others)
     ]
     _show(rows, broken, as_json, ["name", "better", "unit", "needs", "merges", "source"])
     if not as_json:

@@ -84,7 +84,7 @@ def _check(name: str) -> int:
     return int(count["failed"] > 0 or not count["passed"])
 
 
-def _list(found: list[dict[str, Any]]) -> None:
+def _list(listed: list[dict[str, Any]]) -> None:
     from equipoise import methods
     from equipoise.cli import output
     from equipoise.method import PASSES
@@ -92,7 +92,7 @@ def _list(found: list[dict[str, Any]]) -> None:
     columns = ("year", "needs", "exchanges", "fairness", "passes")
     rows: list[list[str]] = []
     # a row of its own: as a column it would not fit a terminal
-    for family, entries in groupby(found, lambda entry: entry["family"]):
+    for family, entries in groupby(listed, lambda entry: entry["family"]):
         rows.append([output.styled(family, "bold"), *[""] * len(columns)])
         rows += [
             ["  " + methods.shown(entry["name"]), *(_cell(entry[key]) for key in columns)]

@@ -281,8 +281,9 @@ def refuse_with_network(options: Mapping[str, bool]) -> None:
     """
     from equipoise.experiment import ConfigurationError
 
-    given = [name for name, is_set in options.items() if is_set]
-    if given:
+    set_options = [name for name, is_set in options.items() if is_set]
+    if set_options:
         raise ConfigurationError(
-            f"--network: expected no {given[0]} together with it; sites use their own settings"
+            f"--network: expected no {set_options[0]} together with it; "
+            "sites use their own settings"
         )

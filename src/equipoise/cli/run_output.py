@@ -59,8 +59,8 @@ def read_with_baseline(run: Run, baseline: Run | None = None) -> RunResult:
 
 def show_json(result: RunResult, model: str | None = None, metric: str | None = None) -> None:
     """Print the summary of a run as JSON."""
-    found = output.plain(summarise(result, model, metric))
-    print(json.dumps(found, indent=2, allow_nan=False))
+    summary = output.plain(summarise(result, model, metric))
+    print(json.dumps(summary, indent=2, allow_nan=False))
 
 
 def show(result: RunResult, model: str | None = None, metric: str | None = None) -> None:

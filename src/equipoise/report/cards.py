@@ -78,13 +78,13 @@ def cards(result: RunResult) -> list[Card]:
     scores = result.main
     samples = result.training_sizes()
     baseline = scores.baseline or {}
-    found = []
+    client_cards = []
     for client, value in scores.values.items():
         gain = scores.gains.get(client)
         if gain is not None and math.isnan(gain):
             gain = None  # the model has diverged
         test = scores.gain_tests.get(client)
-        found.append(
+        client_cards.append(
             Card(
                 client,
                 samples.get(client),
@@ -99,39 +99,39 @@ def cards(result: RunResult) -> list[Card]:
                 p=None if test is None else test.p,
             )
         )
-    if any(card.gain is not None for card in found):
-        return sorted(found, key=lambda card: _order(card.gain))
+    if any(card.gain is not None for card in client_cards):
+        return sorted(client_cards, key=lambda card: _order(card.gain))
     sign = -1 if scores.metric.lower_is_better else 1
-    return sorted(found, key=lambda card: _order(sign * card.value))
+    return sorted(client_cards, key=lambda card: _order(sign * card.value))
 
 
 def _order(value: float | None) -> float:
     return -math.inf if value is None or math.isnan(value) else value
 
 
-def extremes(found: Sequence[Card]) -> list[Card]:
+def extremes(client_cards: Sequence[Card]) -> list[Card]:
     """Return the cards that a page lists: all, or of very many the first and the last."""
-    if len(found) <= MOST_LISTED:
-        return list(found)
-    return [*found[:AT_EACH_END], *found[-AT_EACH_END:]]
+    if len(client_cards) <= MOST_LISTED:
+        return list(client_cards)
+    return [*client_cards[:AT_EACH_END], *client_cards[-AT_EACH_END:]]
 
 
-def quantile_sentence(found: Sequence[Card], metric: Metric) -> str:
+def quantile_sentence(client_cards: Sequence[Card], metric: Metric) -> str:
     """Return a sentence about the clients that are not listed; empty if all are."""
-    values = np.array([card.value for card in found])
-    if len(found) <= MOST_LISTED or np.isnan(values).any():
+    values = np.array([card.value for card in client_cards])
+    if len(client_cards) <= MOST_LISTED or np.isnan(values).any():
         return ""
     parts = []
     for share in QUANTILES:
         value = float(np.quantile(values, share / 100))
         parts.append(f"{share} % have at most {written(value, metric)}")
     return (
-        f"Of {len(found):,} clients the first and the last {AT_EACH_END} are listed. "
+        f"Of {len(client_cards):,} clients the first and the last {AT_EACH_END} are listed. "
         f"{name_of(metric)}: {', '.join(parts)}."
     )
 
 
-def headline(found: Sequence[Card], metric: Metric) -> str:
+def headline(client_cards: Sequence[Card], metric: Metric) -> str:
     """Return a sentence about the clients that gain and lose, no stronger than one run permits.
 
     >>> from equipoise.metrics.registry import find
@@ -143,13 +143,13 @@ def headline(found: Sequence[Card], metric: Metric) -> str:
     'No run of training alone is known, so it cannot be said who gains; in this one run the lowest
     accuracy is 70.0 %, at client 3.'
     """
-    known = [card for card in found if card.gain is not None]
+    known = [card for card in client_cards if card.gain is not None]
     if not known:
         extreme = "highest" if metric.lower_is_better else "lowest"
         return (
             "No run of training alone is known, so it cannot be said who gains; in this one run "
-            f"the {extreme} {name_of(metric)} is {written(found[0].value, metric)}, at client "
-            f"{found[0].client}."
+            f"the {extreme} {name_of(metric)} is {written(client_cards[0].value, metric)}, "
+            f"at client {client_cards[0].client}."
         )
     winners = [card for card in known if card.verdict == "gains"]
     losers = [card for card in known if card.verdict == "loses"]
@@ -191,9 +191,9 @@ def _insignificance(known: Sequence[Card], losers: Sequence[Card]) -> str:
     return ", which is not significant, given its finite test set"
 
 
-def significance_sentence(found: Sequence[Card], metric: Metric) -> str:
+def significance_sentence(client_cards: Sequence[Card], metric: Metric) -> str:
     """Return how many gains and losses are significant, or why there is no test."""
-    changed = [card for card in found if card.gain]
+    changed = [card for card in client_cards if card.gain]
     tested = [card for card in changed if card.p is not None]
     if changed and not tested:
         text = no_test(metric.name)

@@ -144,7 +144,7 @@ def _add_values(root: ElementTree.Element, chart: Chart) -> None:
     spots = []
     for spot in chart.spots[::step]:
         across, up = factor * spot.axes.transData.transform((spot.x, spot.y))
-        place = [round(float(across), 1), round(float(height - up), 1)]
-        spots.append([*place, numbers.get(spot.series, -1), spot.text])
+        position = [round(float(across), 1), round(float(height - up), 1)]
+        spots.append([*position, numbers.get(spot.series, -1), spot.text])
     if spots:
         root.set("data-spots", json.dumps(spots, ensure_ascii=False))

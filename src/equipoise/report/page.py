@@ -128,8 +128,10 @@ def _content(comparison: Comparison, more: Mapping[str, Picture] | None = None) 
     if len(comparison.entries) > 1:
         return _Content(comparison, _figures_of_several(comparison) | further)
     entry = comparison.entries[0]
-    found = cards(entry.run)
-    return _Content(comparison, pictures.of_run(entry.label, entry.run, found) | further, found)
+    client_cards = cards(entry.run)
+    return _Content(
+        comparison, pictures.of_run(entry.label, entry.run, client_cards) | further, client_cards
+    )
 
 
 def _single_run(comparison: Comparison) -> Comparison:
@@ -336,10 +338,10 @@ def _table(comparison: Comparison, partition: str) -> dict[str, Any]:
         f"{seed}), most harmed first"
     )
     several = len(comparison.partitions) > 1
-    place = f" on {partition_name(partition)}" if several else ""
+    suffix = f" on {partition_name(partition)}" if several else ""
     return {
-        "title": f"Methods{place}",
-        "clients_title": f"Clients{place}",
+        "title": f"Methods{suffix}",
+        "clients_title": f"Clients{suffix}",
         "header": header,
         "rows": rows,
         "clients_header": clients_header,
@@ -424,11 +426,11 @@ def _failed(comparison: Comparison) -> str:
 
 def _one_of_each(comparison: Comparison) -> list[Entry]:
     """Return one run of every partition and method."""
-    found = []
+    rows = []
     for partition in comparison.partitions:
         for method in comparison.methods:
-            found += comparison.of_method(method, partition)[:1]
-    return found
+            rows += comparison.of_method(method, partition)[:1]
+    return rows
 
 
 def _file_part(label: str) -> str:

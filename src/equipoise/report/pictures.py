@@ -220,14 +220,14 @@ def _gains_by_method(
     entries: Mapping[str, Sequence[Entry]], several_seeds: bool
 ) -> dict[str, list[ClientGain]]:
     """Return method -> gains of all clients and seeds; a diverged model has none."""
-    found: dict[str, list[ClientGain]] = {}
+    gains: dict[str, list[ClientGain]] = {}
     for method, seeds in entries.items():
         for entry in seeds:
             run = f"seed {entry.run.condition[1]}" if several_seeds else ""
             for client, gain in entry.gains().items():
                 if np.isfinite(gain):
-                    found.setdefault(method, []).append(ClientGain(client, gain, run))
-    return found
+                    gains.setdefault(method, []).append(ClientGain(client, gain, run))
+    return gains
 
 
 def _describe_gains(gains: figures.Gains, several_seeds: bool) -> str:

@@ -210,7 +210,9 @@ def _rows(
     else:
         if outputs is None:
             outputs = outputs_of(client, model, samples)
-        baseline = _baseline(client, model) if any(one.of_curves for one in resolved) else None
+        baseline = (
+            _baseline(client, model) if any(metric.of_curves for metric in resolved) else None
+        )
         values = score(client.task, outputs, samples.y, resolved, baseline)
     return [
         {"model": name, "split": split, "metric": metric, "value": value}
