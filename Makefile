@@ -20,11 +20,14 @@ lint: .venv/.installed-dev
 types: .venv/.installed-dev
 	$(BIN)/mypy
 
+# Runs write and sync many small files: in memory a suite takes half as long as on a disk.
+MEMORY := $(if $(shell test -w /dev/shm && echo yes),TMPDIR=/dev/shm)
+
 tests: .venv/.installed-dev
-	$(BIN)/pytest -n 2 --dist worksteal -rs
+	$(MEMORY) $(BIN)/pytest -n 2 --dist worksteal -rs
 
 test-slow: .venv/.installed-dev  ## the same checks over far more cases; minutes instead of seconds
-	$(BIN)/pytest -m slow
+	$(MEMORY) $(BIN)/pytest -m slow
 
 docs: .venv/.installed-docs  ## the documentation site, in the folder site; a broken link or anchor fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

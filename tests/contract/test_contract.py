@@ -11,10 +11,10 @@ import pytest
 from equipoise import methods
 from equipoise.testing import CHECKS, NETWORKS
 from equipoise.testing.checks import Case
-from tests.helpers.runs import LOOSE, QUICK
+from tests.helpers.runs import LOOSE, OF_EACH_KIND, QUICK
 
-# Batch norm has buffers that travel, are averaged and may become NaN. Elsewhere the kind of network
-# matters little, and the slow tests check it.
+# Batch norm has buffers that travel, are averaged and may become NaN; methods of each kind are
+# checked with them. Elsewhere the kind of network matters little, and the slow tests check it.
 CHECKED_ON_CNN = {"state_round_trips", "payload_travels", "order_of_clients", "nan_reply"}
 
 
@@ -23,7 +23,8 @@ def _cases() -> list[Any]:
     for method in methods.names():
         for network in NETWORKS:
             for check in CHECKS:
-                quick = network == "mlp" or check in CHECKED_ON_CNN
+                with_buffers = method in OF_EACH_KIND and check in CHECKED_ON_CNN
+                quick = network == "mlp" or with_buffers
                 marks = () if quick else pytest.mark.slow
                 cases.append(pytest.param(method, network, check, marks=marks))
     return cases

@@ -54,6 +54,7 @@ def _record(method, condition, seed, model, main, level, metric):
         groups=dict(zip(clients, domains, strict=True)),
         rounds=[1, 2, 3],
         means=[level / 3, level / 2, float(values.mean())],
+        deviations=[0.01, 0.02, float(values.std())],
         cost={"d_cos": float(1 - level), "d_man": 50 * level, "seconds": 10.0},
         contributions={"reputation": dict(zip(clients, (values**2).tolist(), strict=True))},
         version="0.0.0",

@@ -37,6 +37,20 @@ def test_the_page_has_claims_tables_figures_and_differences(study):
     assert len(list(study.parent.glob("office-t-*.png"))) == 2
 
 
+def test_curves_and_spread_are_two_figures(study):
+    text = study.read_text()
+    start, end = text.index("figures:"), text.index("scales:")
+    entries = "figures:\n  - {kind: curves}\n  - {kind: spread, title: Figure 6(b)}\n"
+    study.write_text(text[:start] + entries + text[end:])
+    write_constructed(load_study(study), "small")
+    result = CliRunner().invoke(app, ["report", str(study)])
+    assert result.exit_code == 0, result.output
+    page = study.with_suffix(".html").read_text()
+    assert page.count("<figure") == 2
+    assert "Figure 6(b): spread over clients at" in page
+    assert "Standard deviation of accuracy" in page
+
+
 def test_without_results_the_page_says_so_and_names_the_command(study):
     result = CliRunner().invoke(app, ["report", str(study), "--out", str(study.parent / "p.html")])
     assert result.exit_code == 0, result.output

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import yaml
 
@@ -83,6 +84,14 @@ def test_the_page_shows_verdicts_and_printed_numbers_beside_ours(outcome):
     assert re.search(r"\| kdia.teacher \| 90 ± 1 \| [\d.]+ \|", page)
     assert "fedavg.average > slow.average" in page
     assert "scaffold" in page
+
+
+def test_the_spread_over_clients_is_recorded_by_round(outcome):
+    record = outcome.table.records_of("fedavg", "even")[0]
+    values = np.array(list(record.values.values()))
+    assert len(record.deviations) == len(record.rounds) > 1
+    assert record.deviations[-1] == pytest.approx(values.std(), abs=1e-6)
+    assert record.means[-1] == pytest.approx(values.mean(), abs=1e-6)
 
 
 def test_a_second_call_runs_nothing(outcome, tmp_path):

@@ -147,12 +147,15 @@ def _label_rounds(axes: Axes, history: History, title: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def learning_by_method(histories: Mapping[str, Sequence[History]], metric: Metric) -> Figure:
+def learning_by_method(
+    histories: Mapping[str, Sequence[History]], metric: Metric, measure: str = "mean"
+) -> Figure:
     """Draw the mean over clients by round for every method; a band spans the seeds.
 
     Args:
         histories: Method -> values of each seed.
         metric: The metric of the values.
+        measure: What the values are, on the vertical axis before the metric.
     """
     figure, axes = new(max(3.3, 1.0 + 0.17 * len(histories)))
     ends = []
@@ -174,7 +177,7 @@ def learning_by_method(histories: Mapping[str, Sequence[History]], metric: Metri
             figure.add_series(method, style["color"], band)
         shown.append(mean * metric.scale)
         ends.append((method, rounds[-1], float(shown[-1][-1]), style["color"]))
-    label(axes, "round", f"mean {title_of(metric)}")
+    label(axes, "round", f"{measure} {title_of(metric)}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     widen(axes, least_range(metric, np.concatenate(shown)))
     name_ends(axes, ends)

@@ -229,30 +229,45 @@ def _mark(
 def _curves(table: StudyTable, metric: Metric, entry: FigureEntry) -> dict[str, Picture]:
     pictures = {}
     for number, condition in enumerate(_conditions(table, entry), start=1):
-        histories = {}
-        for row in _rows(table, entry):
-            seeds = [_history(record) for record in table.records_of(row, condition)]
-            seeds = [history for history in seeds if len(history.rounds) > 1]
-            if seeds:
-                histories[row] = seeds
+        histories = _histories(table, condition, entry)
         if histories:
-            pictures[f"curves-{number}"] = _curve_picture(histories, metric, condition, entry)
+            pictures[f"{entry.kind}-{number}"] = _curve_picture(histories, metric, condition, entry)
     return pictures
+
+
+def _histories(
+    table: StudyTable, condition: str, entry: FigureEntry
+) -> dict[str, Sequence[History]]:
+    """Return row -> curve of each seed; of rows with at least two measured rounds."""
+    histories: dict[str, Sequence[History]] = {}
+    for row in _rows(table, entry):
+        seeds = []
+        for record in table.records_of(row, condition):
+            values = record.deviations if entry.kind == "spread" else record.means
+            if len(values) > 1:
+                seeds.append(_history(record.rounds, values))
+        if seeds:
+            histories[row] = seeds
+    return histories
 
 
 def _curve_picture(
     histories: Mapping[str, Sequence[History]], metric: Metric, condition: str, entry: FigureEntry
 ) -> Picture:
+    measure, title = "mean", f"learning curves at {condition}"
+    if entry.kind == "spread":
+        measure, title = "standard deviation of", f"spread over clients at {condition}"
+    sentence = f"{measure} {title_of(metric)} over clients by round at {condition}"
     return Picture(
-        _titled(entry, f"learning curves at {condition}"),
-        f"Mean {title_of(metric)} over clients by round at {condition}; bands span the seeds.",
-        lambda: figures.learning_by_method(histories, metric),
+        _titled(entry, title),
+        f"{sentence[0].upper()}{sentence[1:]}; bands span the seeds.",
+        lambda: figures.learning_by_method(histories, metric, measure),
     )
 
 
-def _history(record: Record) -> History:
-    means = np.array([NAN if mean is None else mean for mean in record.means])
-    return History([], list(record.rounds), np.zeros((0, len(means))), means)
+def _history(rounds: Sequence[int], values: Sequence[float | None]) -> History:
+    numbers = np.array([NAN if value is None else value for value in values])
+    return History([], list(rounds), np.zeros((0, len(numbers))), numbers)
 
 
 def _clients(table: StudyTable, metric: Metric, entry: FigureEntry) -> dict[str, Picture]:
@@ -402,6 +417,7 @@ def _file_part(name: str) -> str:
 _PICTURES = {
     "bars": _bars,
     "curves": _curves,
+    "spread": _curves,
     "clients": _clients,
     "groups": _groups,
     "sweep": _sweep,

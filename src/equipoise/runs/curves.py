@@ -24,17 +24,19 @@ class Curve:
         rounds: The measured rounds, rising.
         means: The mean over clients in each; NaN if the model of some client had diverged.
         final_phase: True if the last point belongs to the final phase.
+        deviations: The standard deviation over clients in each; empty if it was not read.
     """
 
     rounds: tuple[int, ...] = ()
     means: tuple[float, ...] = ()
     final_phase: bool = False
+    deviations: tuple[float, ...] = ()
 
     def training(self) -> Curve:
         """Return the curve without the final phase."""
         if not self.final_phase:
             return self
-        return Curve(self.rounds[:-1], self.means[:-1])
+        return Curve(self.rounds[:-1], self.means[:-1], deviations=self.deviations[:-1])
 
     def best(self, metric: Metric) -> tuple[int, float] | None:
         """Return the round with the best mean, and that mean; None without any.
@@ -151,7 +153,7 @@ def read_curve(
     if end is not None and final:
         by_round[end.round] = list(final.values())
         final_phase = end.final_phase
-    return Curve(tuple(by_round), _means(by_round), final_phase)
+    return Curve(tuple(by_round), _means(by_round), final_phase, _deviations(by_round))
 
 
 def read_validation_curve(run: Run, metric: str, model: str) -> Curve:
@@ -213,6 +215,11 @@ def _means(by_round: Mapping[int, Sequence[float]]) -> tuple[float, ...]:
     if len(set(map(len, values))) == 1:  # one call in place of one per round
         return tuple(np.mean(values, axis=1).tolist())
     return tuple(float(np.mean(row)) for row in values)
+
+
+def _deviations(by_round: Mapping[int, Sequence[float]]) -> tuple[float, ...]:
+    """Return the standard deviation over clients of every round."""
+    return tuple(float(np.std(row)) for row in by_round.values())
 
 
 def _none_if_nan(value: float) -> float | None:

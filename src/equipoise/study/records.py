@@ -39,6 +39,7 @@ class Record(BaseModel):
         groups: Client -> domain of its data, if there are domains.
         rounds: Rounds of the learning curve.
         means: Mean over clients in these rounds.
+        deviations: Standard deviation over clients in these rounds; empty in records before 0.3.
         final_phase: True if the last point of the curve follows the last round.
         after_local: Client -> value of its model right after local training, where all clients
             share one model and one test set.
@@ -65,6 +66,7 @@ class Record(BaseModel):
     groups: dict[str, str] = {}
     rounds: list[int] = []
     means: list[float | None] = []
+    deviations: list[float | None] = []
     final_phase: bool = False
     after_local: dict[str, float | None] = {}
     validation: float | None = None
@@ -104,6 +106,7 @@ def _record(planned: PlannedRun, run: Run, result: RunResult, model: ModelResult
         groups={client: group for client, group in result.groups.items() if client in sizes},
         rounds=list(metric.curve.rounds),
         means=[_number(mean) for mean in metric.curve.means],
+        deviations=[_number(deviation) for deviation in metric.curve.deviations],
         final_phase=metric.curve.final_phase,
         after_local=_numbers(metric.after_local),
         validation=_validation_mean(run, metric.metric.name, model.name),
