@@ -28,7 +28,6 @@ _LONGEST_NUMBER = 100  # characters
 _WHOLE = 2**63
 
 BASE_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_BASE_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _TAGS = tuple(
     f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map")
 )
@@ -240,11 +239,11 @@ def dumped(value: Any, **options: Any) -> str:
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **options))
 
 
-class _Dumper(_BASE_DUMPER):  # type: ignore[misc]
+class _Dumper(yaml.SafeDumper):
     """Quotes what YAML 1.1 or 1.2 would read as something else than text."""
 
     yaml_implicit_resolvers = {
-        sign: list(resolvers) for sign, resolvers in _BASE_DUMPER.yaml_implicit_resolvers.items()
+        sign: list(resolvers) for sign, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
     }
 
     def ignore_aliases(self, data: Any) -> bool:
