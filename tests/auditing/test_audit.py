@@ -35,6 +35,7 @@ def test_every_transport_finds_the_same(tmp_path: Path) -> None:
     assert eq.audit({**CONFIG, "workers": 2}).plain() == here
 
 
+@pytest.mark.slow
 def test_many_features_over_workers(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     data = eq.from_sites(

@@ -67,6 +67,27 @@ def equipoise(addons: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def in_one_process(addons: Path, *commands: list[str]) -> list[str]:
+    """What several commands print, in one process that finds the package by itself."""
+    program = (
+        "import json, sys\n"
+        "from typer.testing import CliRunner\n"
+        "from equipoise.cli import app\n"
+        "print(json.dumps([CliRunner().invoke(app, c).stdout for c in json.loads(sys.argv[1])]))"
+    )
+    path = os.pathsep.join([str(addons), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(commands)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    printed: list[str] = json.loads(done.stdout)
+    return printed
+
+
 def test_the_page_has_one_of_every_kind() -> None:
     assert {group.removeprefix("equipoise.") for group in POINTS} == {
         "methods", "models", "metrics", "partitions", "datasets", "losses", "commands",
@@ -224,12 +245,14 @@ def test_the_command_line_lists_all_of_it_and_runs_the_command(
         ("losses",): ["confident"],
         ("data", "partitions"): ["alternate"],
     }
-    for words, names in listings.items():
-        rows = json.loads(equipoise(addons, *words, "--json").stdout)
-        sources = {row["name"]: row["source"] for row in rows}
+    listed = in_one_process(
+        addons, *([*words, "--json"] for words in listings), ["methods"], ["models", "wide"]
+    )
+    for names, text in zip(listings.values(), listed, strict=False):
+        sources = {row["name"]: row["source"] for row in json.loads(text)}
         assert {sources[name] for name in names} == {"my_addons 1.0"}
-    assert "damped" in equipoise(addons, "methods").stdout
-    assert "One wide hidden layer" in equipoise(addons, "models", "wide").stdout
+    assert "damped" in listed[-2]
+    assert "One wide hidden layer" in listed[-1]
 
 
 def test_a_run_is_read_without_the_package(addons: Path, tmp_path: Path) -> None:

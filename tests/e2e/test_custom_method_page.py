@@ -19,6 +19,7 @@ from equipoise.testing import CHECKS, NETWORKS
 PAGE = Path(__file__).parents[2] / "docs" / "custom-method.md"
 
 
+@pytest.mark.slow
 def test_the_page_runs_by_copy_and_paste(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,8 +22,15 @@ METHODS = [
 ]  # without client state, with it, and with one value per client at the server
 
 
-@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "stride"),
+    [
+        ("fedavg", 4),
+        pytest.param("scaffold", 4, marks=pytest.mark.slow),
+        pytest.param("kdia", 4, marks=pytest.mark.slow),
+        *(pytest.param(method, 1, marks=pytest.mark.slow) for method in METHODS),
+    ],
+)
 def test_killed_at_the_steps_of_a_commit(
     method: str, stride: int, play: Any, tmp_path: Path
 ) -> None:

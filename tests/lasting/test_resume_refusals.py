@@ -117,7 +117,7 @@ def test_a_folder_in_use_or_not_writable_is_refused(tmp_path: Path) -> None:
         simulate.run(job, tmp_path / "a file" / "run")
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(
     workers: int, tmp_path: Path
 ) -> None:

@@ -157,6 +157,7 @@ IN_A_WORKER = (
 )
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_while_starting_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_processes: None
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_worker_that_dies_while_starting_is_started_again(
     same_run(tmp_path / "serial", tmp_path / "parallel")
 
 
+@pytest.mark.slow
 def test_a_worker_that_never_starts_ends_the_run_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_processes: None
 ) -> None:
@@ -217,6 +219,7 @@ def test_a_worker_that_is_not_ready_in_time_ends_the_run_with_a_sentence(
         simulate.run(experiment(config(tmp_path, "fedavg", workers=1)), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_client_that_always_hangs_is_out_of_the_round_with_workers_and_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -383,7 +386,13 @@ def test_forked_workers_give_the_same_bits_and_are_replaced_when_they_die(tmp_pa
     same_run(tmp_path / "serial", tmp_path / "parallel")
 
 
-@pytest.mark.parametrize("program", [PROGRAM, PLAIN + PROGRAM], ids=["started", "forked"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(PROGRAM, id="started", marks=pytest.mark.slow),
+        pytest.param(PLAIN + PROGRAM, id="forked"),
+    ],
+)
 def test_no_worker_survives_its_parent(program: str, tmp_path: Path) -> None:
     job = config(tmp_path, "fedavg", rounds=10_000, workers=2)
     parent = subprocess.Popen(

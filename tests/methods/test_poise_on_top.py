@@ -194,9 +194,10 @@ def test_clients_that_miss_its_end_make_up_for_it(tmp_path: Path) -> None:
     assert_equal(after["ada"]["@poise"]["tuned"], before["ada"]["@poise"]["tuned"])
 
 
-def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
+def test_stopped_and_resumed_it_gives_the_same_bits(network: str, tmp_path: Path) -> None:
     config = settings(
-        compose(made("ditto"), finish=Poise()), models={"model": NETWORKS["cnn"]}, rounds=3
+        compose(made("ditto"), finish=Poise()), models={"model": NETWORKS[network]}, rounds=3
     )
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
     whole = simulate.run(wanted, tmp_path / "whole")
