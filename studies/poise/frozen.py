@@ -10,21 +10,26 @@ Runs that frozen.jsonl holds are not repeated.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import stats
 
 from study import OTHER, Study, known, with_validation
 
+Cell = TypeVar("Cell")
+
 RESULTS = Path(__file__).parent / "frozen.jsonl"
 SEEDS = tuple(range(20, 30))
 TUNING_SEEDS = (100, 101)
 TUNING_SETTINGS = ("dirichlet-0.5", "ics-5")
+NETWORKS = ("mlp", "lenet")
+TUNING = "frozen tuning"
 LEVEL = 0.05
 ALONE, POISE, RIVAL = "standalone", "poise", "ftH27 + validation"
 CONTROL = "standalone, other numbers"
@@ -119,49 +124,70 @@ PUBLISHED: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
 SGD = {"training.optimiser": "sgd"}  # FedDC needs it.
 
 
-def run(budget: float) -> None:
-    """Run what is missing, until the budget in minutes of processor time is used."""
+def run(budget: float, share: int = 0, shares: int = 1) -> None:
+    """Run what is missing, until the budget in minutes of processor time is used.
+
+    Args:
+        budget: Minutes of processor time.
+        share: Which share of the settings and seeds this process runs, from 0 on.
+        shares: The number of processes that run at the same time.
+    """
     study = Study(RESULTS)
     limit = time.process_time() + 60 * budget
-    for work in (_tuning(study), _test(study)):
+    for work in (_tuning(study, share, shares), _test(study, share, shares)):
         for _ in work:
             if time.process_time() > limit:
                 print("the budget is used; the same command continues")
                 return
+        if not is_tuned():
+            print("another process has not finished tuning; the same command continues")
+            return
 
 
-def _tuning(study: Study) -> Iterator[None]:
+def _tuning(study: Study, share: int, shares: int) -> Iterator[None]:
     """Run the values of the published rivals, of each network, on tuning seeds."""
-    for model in ("mlp", "lenet"):
-        for seed in TUNING_SEEDS:
-            for setting in TUNING_SETTINGS:
-                for label, (_, name, values) in PUBLISHED.items():
-                    for value in values:
-                        method, changes = _published(label, value)
-                        key = f"{label} {name}={value}"
-                        study.one(
-                            "frozen tuning",
-                            setting,
-                            key,
-                            method,
-                            seed,
-                            model=model,
-                            against=None,
-                            **changes,
-                        )
-                        yield
+    for model, seed, setting in _share_of(_tuning_cells(), share, shares):
+        for label, (_, name, values) in PUBLISHED.items():
+            for value in values:
+                method, changes = _published(label, value)
+                key = f"{label} {name}={value}"
+                study.one(TUNING, setting, key, method, seed, model=model, against=None, **changes)
+                yield
 
 
-def _test(study: Study) -> Iterator[None]:
+def _tuning_cells() -> list[tuple[str, int, str]]:
+    return list(itertools.product(NETWORKS, TUNING_SEEDS, TUNING_SETTINGS))
+
+
+def is_tuned() -> bool:
+    """Return True if all runs of the tuning are stored."""
+    done = known(RESULTS)
+    for model, seed, setting in _tuning_cells():
+        for label, (_, name, values) in PUBLISHED.items():
+            for value in values:
+                if (TUNING, model, setting, f"{label} {name}={value}", seed) not in done:
+                    return False
+    return True
+
+
+def _test(study: Study, share: int, shares: int) -> Iterator[None]:
     """Run the test seed by seed, so that seeds are complete when the budget ends."""
-    for seed in SEEDS:
-        for group in GROUPS:
-            if seed not in group.seeds:
-                continue
-            for setting in group.settings:
-                for label in group.methods:
-                    _one(study, group, setting, label, seed)
-                    yield
+    cells = [
+        (seed, group, setting)
+        for seed in SEEDS
+        for group in GROUPS
+        if seed in group.seeds
+        for setting in group.settings
+    ]
+    for seed, group, setting in _share_of(cells, share, shares):
+        for label in group.methods:
+            _one(study, group, setting, label, seed)
+            yield
+
+
+def _share_of(cells: Sequence[Cell], share: int, shares: int) -> Sequence[Cell]:
+    """Return the cells of one process; all methods of a cell are compared within it."""
+    return cells[share::shares]
 
 
 def _one(study: Study, group: Group, setting: str, label: str, seed: int) -> None:
@@ -204,7 +230,7 @@ def chosen(label: str, model: str) -> Any:
     scores = []
     for value in values:
         runs = [
-            done.get(("frozen tuning", model, setting, f"{label} {name}={value}", seed), {})
+            done.get((TUNING, model, setting, f"{label} {name}={value}", seed), {})
             for setting in TUNING_SETTINGS
             for seed in TUNING_SEEDS
         ]

@@ -1,6 +1,7 @@
 """The studies of Poise: run what the protocols name, one line of JSON for each run as it ends.
 
     python studies/poise/study.py frozen --budget 480                       # PROTOCOL.md
+    python studies/poise/study.py frozen --budget 240 --share 0 2           # half of it
     python studies/poise/study.py tune|fold|prior|report|ablations|regression|lenet ...
 
 The second line is the study of the first form (PROTOCOL_FIRST_FORM.md). Results that are stored are
@@ -520,6 +521,14 @@ def main() -> None:
     parser.add_argument(
         "--budget", type=float, default=480.0, help="minutes of processor time of `frozen`"
     )
+    parser.add_argument(
+        "--share",
+        type=int,
+        nargs=2,
+        default=(0, 1),
+        metavar=("K", "N"),
+        help="run share K, from 0 on, of N that run at the same time (`frozen`)",
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     study = Study()
@@ -527,7 +536,7 @@ def main() -> None:
         if part == "frozen":
             import frozen
 
-            frozen.run(arguments.budget)
+            frozen.run(arguments.budget, *arguments.share)
         else:
             getattr(study, part)()
 
