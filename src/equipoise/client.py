@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -418,7 +417,7 @@ class Client:
         with torch.no_grad():
             torch._foreach_copy_(list(model.trained.values()), fit.tensors)
         self.steps += fit.progress.steps
-        memory = copy.deepcopy(dict(fit.memory or {}))
+        memory = _copied(fit.memory or {})
         return FitResult(fit.progress.steps, fit.progress.mean_loss, 0, memory)
 
     def _direct_step(
@@ -583,6 +582,19 @@ def _optimiser_state(steppers: Sequence[Stepper]) -> dict[str, Any]:
     if len(steppers) == 1:
         return steppers[0].state()
     return {str(k): stepper.state() for k, stepper in enumerate(steppers)}
+
+
+def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of an optimiser's state, many times faster than `copy.deepcopy`."""
+    copied: dict[str, Any] = {}
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            copied[name] = _copied(value)
+        elif isinstance(value, Tensor):
+            copied[name] = value.clone()
+        else:
+            copied[name] = value
+    return copied
 
 
 def _positions(on: Tensor | None, samples: int) -> Tensor:
