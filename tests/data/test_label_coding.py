@@ -53,6 +53,7 @@ def test_yes_and_no_beside_0_and_1_are_refused_with_the_mapping(
     (finding,) = found_in(folder)
     assert finding.repair == {"values": {"disease": mapping}}
     assert not finding.certain  # that 1 means yes is a convention
+    assert "if that is what they mean" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,7 @@ def test_one_class_under_two_names_is_refused(
         from_tables(folder, label="disease")
     (finding,) = found_in(folder)
     assert finding.repair == {"values": {"disease": mapping}} and finding.certain
+    assert "if that is what they mean" not in finding.message
 
 
 def test_letters_that_only_look_alike_are_shown_apart(tmp_path: Path) -> None:
