@@ -647,3 +647,14 @@ def test_single_lines_differ_in_colour_stroke_and_mark() -> None:
         MARKERS[2],
     ), "in the second turn others than in the first"
     assert len({(look["color"], look["marker"]) for look in (apart(k, 5) for k in range(64))}) == 64
+
+
+def test_a_sweep_and_contributions_are_drawn_in_the_unit_of_their_axis() -> None:
+    lines = {"fedavg": [(10, 0.5, 0.4, 0.6), (20, 0.25, 0.2, 0.3)]}
+    drawn = figures.sweep(lines, "data.clients", "accuracy in %", 100.0).axes[0]
+    assert np.asarray(drawn.lines[0].get_ydata()).tolist() == [50.0, 25.0]
+    assert np.asarray(drawn.lines[0].get_xdata()).tolist() == [10.0, 20.0]
+    alone, values = np.array([0.5, 0.75]), np.array([1.0, 2.0])
+    points = figures.contributions(["a", "b"], alone, values, "reputation", find("accuracy"))
+    offsets = points.axes[0].collections[0].get_offsets()
+    assert np.asarray(offsets).tolist() == [[50.0, 1.0], [75.0, 2.0]]

@@ -83,7 +83,13 @@ def test_the_page_shows_verdicts_and_printed_numbers_beside_ours(outcome):
     assert re.search(r"\| fedavg \| 91.5 \| [\d.]+ \|", page)
     assert re.search(r"\| kdia.teacher \| 90 ± 1 \| [\d.]+ \|", page)
     assert "fedavg.average > slow.average" in page
-    assert "scaffold" in page
+    assert "Methods that refused their settings:\n\n- scaffold at even: " in page
+    assert "Methods that refused" not in study_page(outcome.table)
+
+
+def test_runs_lie_in_the_folder_that_was_named(outcome):
+    folder = outcome.table.study.path.parent / "runs"
+    assert list(folder.glob("*/run.db"))
 
 
 def test_the_spread_over_clients_is_recorded_by_round(outcome):
