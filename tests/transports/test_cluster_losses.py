@@ -255,7 +255,7 @@ def test_without_any_node_the_run_waits_and_then_stops_with_a_sentence(
     with pytest.raises(
         RunError,
         match=(
-            r"has had no node for this work for 6 s; what is done is kept: with nodes again, "
+            r"has had no node for this work for 6 s; committed rounds are kept: with nodes again, "
             r"`equipoise resume .*there --cluster"
         ),
     ):
@@ -337,7 +337,7 @@ def test_the_head_service_is_lost_and_the_run_goes_on_elsewhere(data: str, tmp_p
         _, said = process.communicate(timeout=60)
         assert process.returncode == 2, said
         assert (
-            f"the head of the cluster at {alone.address} is lost; what is done is kept: with a "
+            f"the head of the cluster at {alone.address} is lost; committed rounds are kept: with a "
             "cluster again, `equipoise resume" in said
         )
     same_run(
