@@ -96,7 +96,7 @@ def kill_when(condition: Callable[[], bool], pid: int) -> None:
 def test_a_port_that_is_blocked_for_twenty_seconds_costs_no_bit(
     faulty: Faulty, tmp_path: Path
 ) -> None:
-    run = begun(faulty, tmp_path, 12)
+    run = begun(faulty, tmp_path, 40)  # the other sites go on meanwhile
     faulty.relays[0].block(20.0)
     faulty.wait_for_more(run)
     faulty.finished(run, tmp_path)
