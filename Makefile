@@ -20,7 +20,7 @@ lint: .venv/.installed-dev
 types: .venv/.installed-dev
 	$(BIN)/mypy
 
-# Runs write and sync many small files: in memory a suite takes half as long as on a disk.
+# Runs write and sync many small files: a small run takes half as long in memory as on a disk.
 # In containers /dev/shm is often small; then the disk is used.
 MEMORY := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 

@@ -93,6 +93,30 @@ def test_equal_cost_rivals_stand_with_and_without_validation_data(frozen: Any) -
         assert (plain["tune_epochs"], plain["tune_average"]) == (epochs, average)
 
 
+def test_shares_of_processes_are_disjoint_and_complete(frozen: Any) -> None:
+    cells = frozen._tuning_cells()
+    shares = [frozen._share_of(cells, share, 3) for share in range(3)]
+    assert sorted(cell for share in shares for cell in share) == sorted(cells)
+
+
+def test_nothing_is_tested_before_every_value_was_tuned(
+    frozen: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keys = [
+        (frozen.TUNING, model, setting, f"{label} {name}={value}", seed)
+        for model, seed, setting in frozen._tuning_cells()
+        for label, (_, name, values) in frozen.PUBLISHED.items()
+        for value in values
+    ]
+    rows = [
+        dict(zip(("part", "model", "setting", "method", "seed"), key, strict=True)) for key in keys
+    ]
+    monkeypatch.setattr(frozen, "RESULTS", tmp_path / "frozen.jsonl")
+    for count in (len(rows) - 1, len(rows)):
+        frozen.RESULTS.write_text("".join(json.dumps(row) + "\n" for row in rows[:count]))
+        assert frozen.is_tuned() == (count == len(rows))
+
+
 def test_harm_is_counted_by_an_exact_test(frozen: Any) -> None:
     for lost, won in ((0, 5), (9, 1), (5, 5), (30, 12)):
         expected = binomtest(lost, lost + won, alternative="greater").pvalue

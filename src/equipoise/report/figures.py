@@ -150,12 +150,12 @@ def _label_rounds(axes: Axes, history: History, title: str) -> None:
 def learning_by_method(
     histories: Mapping[str, Sequence[History]], metric: Metric, measure: str = "mean"
 ) -> Figure:
-    """Draw the mean over clients by round for every method; a band spans the seeds.
+    """Draw the mean over clients, or their spread, by round; a band spans the seeds.
 
     Args:
-        histories: Method -> values of each seed.
+        histories: Method -> curve of each seed.
         metric: The metric of the values.
-        measure: What the values are, on the vertical axis before the metric.
+        measure: The name of the values before that of the metric, on the vertical axis.
     """
     figure, axes = new(max(3.3, 1.0 + 0.17 * len(histories)))
     ends = []

@@ -426,11 +426,11 @@ def _failed(comparison: Comparison) -> str:
 
 def _one_of_each(comparison: Comparison) -> list[Entry]:
     """Return one run of every partition and method."""
-    rows = []
+    entries = []
     for partition in comparison.partitions:
         for method in comparison.methods:
-            rows += comparison.of_method(method, partition)[:1]
-    return rows
+            entries += comparison.of_method(method, partition)[:1]
+    return entries
 
 
 def _file_part(label: str) -> str:

@@ -48,11 +48,14 @@ class FigureEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: Literal["bars", "curves", "spread", "clients", "groups", "sweep", "contributions"]
-    """bars: a measure by row; curves: means by round; spread: standard deviations over clients by
-    round; clients: values of clients by row; groups: a measure by domain; sweep: a measure by a
-    parameter of the method; contributions: of clients, against what they reach alone.
-    """
+    kind: Literal["bars", "curves", "spread", "clients", "groups", "sweep", "contributions"] = (
+        Field(
+            description="bars: a measure by row; curves: means by round; spread: standard "
+            "deviations over clients by round; clients: values of clients by row; groups: a "
+            "measure by domain; sweep: a measure by a parameter of the method; contributions: of "
+            "clients, against what they reach alone"
+        )
+    )
     measure: str = Field(default="", description="default: the first one of the study")
     rows: list[str] = Field(default_factory=list, description="default: all")
     conditions: list[str] = Field(default_factory=list, description="default: all")

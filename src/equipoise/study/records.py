@@ -39,7 +39,7 @@ class Record(BaseModel):
         groups: Client -> domain of its data, if there are domains.
         rounds: Rounds of the learning curve.
         means: Mean over clients in these rounds.
-        deviations: Standard deviation over clients in these rounds; empty in records before 0.3.
+        deviations: Standard deviation over clients in these rounds; empty in older records.
         final_phase: True if the last point of the curve follows the last round.
         after_local: Client -> value of its model right after local training, where all clients
             share one model and one test set.
