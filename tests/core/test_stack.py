@@ -223,6 +223,25 @@ def test_corrections_of_a_stack_are_subtracted_and_added_as_alone() -> None:
     assert assert_same_bits(executor).stacked == 3
 
 
+class Forgetting(FedAvg):
+    """Overwrites the optimiser's memory of its first fit before it makes a second one."""
+
+    def client(self, client: Client, down: Down) -> Up:
+        first = client.load(down.model)
+        memory = client.fit(first).memory
+        length = sum(float(slots["square"].sum()) for slots in memory.values())
+        for slots in memory.values():
+            slots["square"].zero_()
+        second = client.load(down.model)
+        client.fit(second, purpose="again")
+        return Up(model=second, length=length)
+
+
+def test_a_step_that_is_repeated_finds_the_memory_of_its_optimiser_as_it_was() -> None:
+    executor = executor_of([40, 40, 31], method=Forgetting(), optimiser="adam", lr=0.01)
+    assert assert_same_bits(executor).stacked == 6
+
+
 class Moody(FedAvg):
     """Evaluates a model only when its step is executed for the first time."""
 

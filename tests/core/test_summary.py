@@ -230,6 +230,7 @@ def test_curve_history_and_best_round_end_with_the_final_phase(tmp_path: Path) -
     assert result.main.values == {"a": 0.6, "b": 0.8}
     deviations = (pytest.approx(0.1), pytest.approx(0.05), pytest.approx(0.1))
     assert result.main.curve == Curve((1, 2, 3), (0.2, pytest.approx(0.15), 0.7), True, deviations)
+    assert result.main.curve.training().deviations == deviations[:-1]
     assert result.details is not None and result.details.history.values[:, -1].tolist() == [
         0.6,
         0.8,

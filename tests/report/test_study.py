@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from equipoise.cli import app
+from equipoise.report.study import pictures_of
 from equipoise.study.definition import load_study
+from equipoise.study.run import read_table
 from tests.helpers.constructed import write_constructed
 
 PAPERS = Path(__file__).parents[2] / "experiments" / "papers"
@@ -49,6 +51,11 @@ def test_curves_and_spread_are_two_figures(study):
     assert page.count("<figure") == 2
     assert "Figure 6(b): spread over clients at" in page
     assert "Standard deviation of accuracy" in page
+    pictures = pictures_of(read_table(study, "small"))
+    heights = [pictures[name].draw().axes[0].lines[0].get_ydata()[:2] for name in pictures]
+    means = read_table(study, "small").records[1].means
+    assert heights[0] == pytest.approx([100 * mean for mean in means[:2]])
+    assert heights[1] == pytest.approx([1.0, 2.0])
 
 
 def test_without_results_the_page_says_so_and_names_the_command(study):
