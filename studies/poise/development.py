@@ -1,6 +1,7 @@
 """What was tried on development seeds before the second form of Poise was frozen.
 
-    python studies/poise/development.py run [--budget MINUTES]
+    python studies/poise/development.py run [--budget MINUTES]       # the first series
+    python studies/poise/development.py second [--budget MINUTES]    # the second one
     python studies/poise/development.py table
 
 Results are in development.jsonl; what it holds already is not run again. DEVELOPMENT.md reads them.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,35 @@ METHODS: dict[str, Any] = {
     "finish, FedDC (SGD)": {"name": "feddc", "finish": {"name": "poise"}},
     "finish, FedAvg (SGD)": {"name": "fedavg", "finish": {"name": "poise"}},
 }
+# The second series, with LeNet and digits: where the steps of L go, and what all data can judge.
+SECOND: dict[str, Any] = {
+    "cap 3R": Poise(),
+    "ftH27 + validation": METHODS["ftH27 + validation"],
+    "spending": variants.Spending(),
+    "spending, hold 1/2": variants.Spending(hold=0.5),
+    "spending, hold 1/3": variants.Spending(hold=0.334),
+    "hold 1/2": Poise(hold=0.5),
+    "without L, tuned twice as long": Poise(alone=False, tune_epochs=10, tune_steps=200),
+    "variant X": variants.VariantX(),
+    "ridge head": variants.RidgeHead(),
+    "cross-fitted": variants.CrossFitted(),
+    "finish, FedAvgM": METHODS["finish, FedAvgM"],
+    "ftH27 of FedAvgM + validation": {
+        "name": "fedavgm",
+        "beta": 0.5,
+        "finish": {"name": "finetune", "tune_epochs": 27, "tune_average": "second_half"},
+    },
+    "finish, FedDyn": {"name": "feddyn", "finish": {"name": "poise"}},
+}
+SECOND_SEEDS = (100, 101, 102, 103)
+SECOND_CELLS = (
+    ("lenet", "dirichlet-0.5"),
+    ("mlp", "dirichlet-0.5"),
+    ("lenet", "ics-5"),
+    ("mlp", "pow"),
+    ("lenet", "digits"),
+    ("mlp", "ics-5"),
+)
 SGD = {"training.optimiser": "sgd", "training.lr": 0.1}
 # Cells in the order in which they are run, first with these methods, then with the others.
 FIRST = ("cap 3R", "ftH27 + validation", "cap R", "first form", "variant X", "finish, FedAvgM")
@@ -55,25 +85,40 @@ CELLS = [
 
 
 def run(budget: float) -> None:
-    """Run what is missing, one run after another, until the budget in minutes is used."""
+    """Run what is missing of the first series until the budget in minutes is used."""
+    cells = (("development", METHODS[label], *cell, label) for *cell, label in _order())
+    _run(cells, budget)
+
+
+def second(budget: float) -> None:
+    """Run what is missing of the second series until the budget in minutes is used."""
+    cells = (
+        ("second series", SECOND[label], model, setting, seed, label)
+        for seed in SECOND_SEEDS
+        for model, setting in SECOND_CELLS
+        for label in SECOND
+    )
+    _run(cells, budget)
+
+
+def _run(cells: Iterable[tuple[Any, ...]], budget: float) -> None:
+    """Run one cell after another until the budget in minutes of processor time is used."""
     study = Study(RESULTS)
     began = time.process_time()
-    for model, setting, seed, label in _order():
+    for part, method, model, setting, seed, label in cells:
         if time.process_time() - began > 60 * budget:
             print("the budget is used")
             return
-        change = with_validation if label.endswith("+ validation") else None
-        changes = SGD if label.endswith("(SGD)") else {}
         study.one(
-            "development",
+            part,
             setting,
             label,
-            METHODS[label],
+            method,
             seed,
             model=model,
-            change=change,
+            change=with_validation if label.endswith("+ validation") else None,
             common=MEASURED,
-            **changes,
+            **(SGD if label.endswith("(SGD)") else {}),
         )
 
 
@@ -90,43 +135,41 @@ def _order() -> Iterator[tuple[str, str, int, str]]:
 
 def table() -> str:
     """Return the means of each method over the cells that it has, and those of "cap 3R" there."""
-    done = known(RESULTS)
     lines = [
-        "| network | method | cells | average | minus cap 3R | worst change | below alone | NLL |"
-        " steps |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| series | network | method | cells | average | minus cap 3R | worst change | below alone |"
+        " NLL | steps |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for model in ("mlp", "lenet"):
-        for label in METHODS:
-            row = _row(done, model, label)
-            if row:
-                lines.append(row)
+    for part, labels in (("development", METHODS), ("second series", SECOND)):
+        for model in ("mlp", "lenet"):
+            rows = (_row(part, model, label) for label in labels)
+            lines += [row for row in rows if row]
     return "\n".join(lines)
 
 
-def _row(done: dict[tuple[Any, ...], dict[str, Any]], model: str, label: str) -> str:
+def _row(part: str, model: str, label: str) -> str:
     """Return the row of a method; empty if it has no result."""
-
-    def record(setting: str, seed: int, name: str) -> dict[str, Any]:
-        return done.get(("development", model, setting, name, seed), {})
-
-    cells = []
-    for _, setting, seed in (cell for cell in CELLS if cell[0] == model):
-        three = tuple(record(setting, seed, name) for name in (label, ALONE, BEST))
-        if all("accuracy" in one for one in three):
-            cells.append(three)
+    records: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
+    for key, record in known(RESULTS).items():
+        if key[:2] == (part, model) and "accuracy" in record:
+            records.setdefault(key[3], {})[key[2], key[4]] = record
+    rows = [records.get(name, {}) for name in (label, ALONE, BEST)]
+    cells = sorted(set(rows[0]) & set(rows[1]) & set(rows[2]))
     if not cells:
         return ""
-    own, alone, best = zip(*cells, strict=True)
+    own, alone, best = ([row[cell] for cell in cells] for row in rows)
     average, reference = (
-        100 * np.mean([np.mean(one["accuracy"]) for one in records]) for records in (own, best)
+        100 * np.array([np.mean(one["accuracy"]) for one in records]) for records in (own, best)
     )
+    gap = average - reference
+    error = gap.std(ddof=1) / np.sqrt(len(gap)) if len(gap) > 1 else float("nan")
     change = np.concatenate(
         [np.subtract(a["accuracy"], b["accuracy"]) for a, b in zip(own, alone, strict=True)]
     )
     steps = np.mean([a["steps"] / b["steps"] for a, b in zip(own, alone, strict=True)])
     return (
-        f"| {model} | {label} | {len(cells)} | {average:.2f} | {average - reference:+.2f} | "
+        f"| {part} | {model} | {label} | {len(cells)} | {average.mean():.2f} | "
+        f"{gap.mean():+.2f} ± {error:.2f} | "
         f"{100 * change.min():+.1f} | {(change < 0).sum()} of {len(change)} | "
         f"{np.mean([np.mean(one['nll']) for one in own]):.3f} | {steps:.2f} |"
     )
@@ -134,11 +177,11 @@ def _row(done: dict[tuple[Any, ...], dict[str, Any]], model: str, label: str) ->
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("command", choices=["run", "table"])
+    parser.add_argument("command", choices=["run", "second", "table"])
     parser.add_argument("--budget", type=float, default=40.0, help="minutes of processor time")
     arguments = parser.parse_args()
-    if arguments.command == "run":
-        torch.set_num_threads(1)
-        run(arguments.budget)
-    else:
+    if arguments.command == "table":
         print(table())
+    else:
+        torch.set_num_threads(1)
+        {"run": run, "second": second}[arguments.command](arguments.budget)

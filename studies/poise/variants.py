@@ -7,9 +7,11 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, one_hot
 
 from equipoise.client import Client
+from equipoise.losses import offsets
 from equipoise.method import Method, Ups, Weights
 from equipoise.methods.finetune import Finetune
 from equipoise.methods.poise import Poise
@@ -18,6 +20,7 @@ from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.tree import RunningMean
 from equipoise.weighting import mixture_weights, simplex_grid
+from equipoise.weighting.mixtures import chances, evidence
 
 LYING = ("0", "1")
 ORDER = ("alone", "global", "offsets", "tuned")
@@ -203,3 +206,160 @@ class VariantX(Poise):
         self.learn_alone(client, down)
         with client.training_on_all():
             return Method.client(self, client, down)
+
+
+@dataclass(frozen=True)
+class Spending(Poise):
+    """Clients spend the steps of L on F where their evidence is against L.
+
+    A client whose posterior gives L less than an equal share stops training it after judging. The
+    epochs that it saves are added to the last tuning of F. The number of steps stays the same.
+    """
+
+    def client(self, client: Client, down: Down) -> Up | None:
+        """Judge once, then train G, and L unless the evidence is against it."""
+        if self._has_to_judge(client):
+            self.judge(client, down)
+            posterior = evidence(client.state["likelihoods"].numpy())
+            if self.alone and posterior[0] < 1 / len(posterior):
+                client.state["saved_epochs"] = 0
+        with client.training_on_all(self.fold and "likelihoods" in client.state):
+            if "saved_epochs" in client.state:
+                client.state["saved_epochs"] += client.training.epochs
+            else:
+                self.learn_alone(client, down)
+            return Method.client(self, client, down)
+
+    def tuning_epochs(self, client: Client) -> int:
+        """Return the epochs of tuning, with those that were saved."""
+        saved: int = client.state.get("saved_epochs", 0)
+        return super().tuning_epochs(client) + saved
+
+
+@dataclass(frozen=True)
+class RidgeHead(Poise):
+    """The second form with one more expert: a new head on the features of G, in closed form.
+
+    It is a ridge regression of the one-hot labels. Its penalty and the temperature of its
+    probabilities minimise the loss of the leave-one-out predictions.
+    """
+
+    def make_experts(self, client: Client, shared: Model, start: Model) -> None:
+        """Fit the head to the client's data, next to the other experts."""
+        super().make_experts(client, shared, start)
+        features = client.features(shared).double()
+        weight = ridge_head(features, client.train.y, client.task.outputs)
+        model = client.load(shared.tree())
+        with torch.no_grad():
+            model.net.head.weight.copy_(weight[:-1].T)
+            model.net.head.bias.copy_(weight[-1])
+        client.state["ridge"] = model
+
+    def experts(self, client: Client, down: Down) -> tuple[dict[str, nn.Module], dict[str, str]]:
+        """Return the experts and the one with the new head."""
+        nets, experts = super().experts(client, down)
+        nets["ridge"] = client.load(client.state["ridge"]).net
+        experts["ridge"] = "ridge"
+        return nets, experts
+
+
+def ridge_head(features: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Return weights and, in the last row, biases of the head with the best left-out loss."""
+    x = torch.cat([features, torch.ones(len(features), 1, dtype=features.dtype)], 1)
+    target = one_hot(y.long(), classes).double()
+    inner = x.T @ x
+    best, best_loss = torch.zeros(x.shape[1], classes, dtype=x.dtype), np.inf
+    for penalty in 10.0 ** np.arange(-2, 4):
+        inverse = torch.linalg.inv(inner + penalty * torch.eye(len(inner), dtype=x.dtype))
+        weight = inverse @ x.T @ target
+        leverage = ((x @ inverse) * x).sum(1, keepdim=True).clamp(max=1 - 1e-6)
+        left_out = target - (target - x @ weight) / (1 - leverage)
+        for scale in (1.0, 2.0, 4.0, 8.0, 16.0):
+            loss = float(cross_entropy(scale * left_out, y.long()))
+            if loss < best_loss:
+                best, best_loss = scale * weight, loss
+    return best
+
+
+@dataclass(frozen=True)
+class CrossFitted(VariantX):
+    """All data train throughout; each half is judged by an L and an F that did not see it.
+
+    Two models are trained alone, each on half of the client's data, and F is tuned on each half.
+    The steps are those of the second form. G has seen both halves, so its evidence is not clean.
+    """
+
+    def client(self, client: Client, down: Down) -> Up | None:
+        """Train both L and G on all data."""
+        with client.training_on_all():
+            for half, name in enumerate(("local", "other_local")):
+                model = client.load(client.state.get(name), model="private")
+                client.fit(model, on=_half(client, half), purpose=f"half {half}")
+                client.state[name] = model
+            return Method.client(self, client, down)
+
+    def judge(self, client: Client, down: Down) -> None:
+        """Tune F on each half, and judge the other half."""
+        shared = client.load(down.model)
+        client.state["judged"] = shared
+        with client.training_on_all():
+            epochs = self.tuning_epochs(client)
+            mean, rows = RunningMean(), []
+            for half, name in enumerate(("local", "other_local")):
+                seen, unseen = _half(client, half), _half(client, 1 - half)
+                tuned = client.load(shared.tree())
+                path = RunningMean()
+
+                def keep(epoch: int, model: Model = tuned, path: RunningMean = path) -> None:
+                    if epoch > epochs // 2:
+                        path.add(model.tree())
+
+                client.fit(tuned, on=seen, epochs=epochs, purpose=f"tune {half}", after_epoch=keep)
+                mean.add(path.tree())
+                own = client.load(client.state[name], model="private")
+                rows.append(self._rows(client, own, shared, client.load(path.tree()), seen, unseen))
+            client.state["tuned"] = client.load(mean.tree())
+            client.state["likelihoods"] = torch.cat(rows)
+
+    def _rows(
+        self,
+        client: Client,
+        own: Model,
+        shared: Model,
+        tuned: Model,
+        seen: Tensor,
+        unseen: Tensor,
+    ) -> Tensor:
+        """Return the likelihoods of the samples of the unseen half, expert by expert."""
+        common = client.predict(shared)
+        fitted = offsets(common[seen], client.train.y[seen], self.rho, client.task)
+        columns = (
+            client.predict(own),
+            common,
+            common + torch.from_numpy(fitted),
+            client.predict(tuned),
+        )
+        outputs = torch.stack([column.double()[unseen] for column in columns], 1)
+        return torch.from_numpy(chances(outputs, client.train.y[unseen], client.task))
+
+    def settle(self, client: Client, down: Down) -> Up:
+        """Compute the weights; both L share that of L."""
+        up = super().settle(client, down)
+        weights = client.state["weights"]
+        alone = weights[:1] / 2
+        client.state["weights"] = torch.cat([alone, alone, weights[1:]])
+        return up
+
+    def experts(self, client: Client, down: Down) -> tuple[dict[str, nn.Module], dict[str, str]]:
+        """Return the experts and the second L, next to the first."""
+        nets, experts = super().experts(client, down)
+        other = client.load(client.state["other_local"], model="private").net
+        nets = {"alone": nets.pop("alone"), "other": other, **nets}
+        experts.pop("alone")
+        return nets, {"alone": "alone", "other": "other", **experts}
+
+
+def _half(client: Client, half: int) -> Tensor:
+    """Return the positions of a half of the client's samples, the same in every round."""
+    order = torch.randperm(len(client.train), generator=client.common_stream("halves", client.id))
+    return order[half::2]
