@@ -120,6 +120,20 @@ def test_forked_children_compute_what_new_processes_compute(whole, tmp_path: Pat
     ]
 
 
+@pytest.mark.slow
+def test_a_process_with_several_torch_threads_does_not_wait_forever(tmp_path: Path):
+    # A forked child would wait for threads of OpenMP that exist in its parent only.
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.ones(1 << 20).double()  # starts the threads
+        assert not processes.may_fork()
+        result = compare(BASE, ["fedavg"], seeds=[1], out=tmp_path, jobs=1)
+    finally:
+        torch.set_num_threads(before)
+    assert len(result.entries) == 2
+
+
 def test_mu_zero_is_fedavg_bit_for_bit_in_children_too(whole):
     zero = next(
         Run(p)

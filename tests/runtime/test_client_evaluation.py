@@ -566,7 +566,7 @@ def test_distances_of_another_form_do_not_count(sent: Up) -> None:
     tree = Tree({"w": torch.tensor([1.0, 2.0])}, "net")
     models = {"a": tree, "b": tree}
     cohort: Any = SimpleNamespace(record=RoundRecord(1, 0, [], []), joined=[], local_models=models)
-    one = measuring(Far(), distances=True, every=0)
+    one = measuring(Far(), distances=True, clients="cohort")
     one.record(State(model=tree), cohort, False)
     assert {row[0] for row in cohort.record.measurements} == {"b"} and set(one.failures) == {"a"}
 
@@ -636,7 +636,8 @@ def test_distances_are_those_of_local_models_to_the_new_model() -> None:
     ask = Clients()
     models = {"a": trees["a"], "c": trees["c"]}
     round: Any = SimpleNamespace(record=RoundRecord(1, 0, [], []), joined=[], local_models=models)
-    measuring(ask, distances=True, every=0).record(State(model=trees["new"]), round, False)
+    only = {"distances": True, "clients": "cohort"}
+    measuring(ask, **only).record(State(model=trees["new"]), round, False)
     assert [(client, order.local, order.new) for client, order in ask.asked] == [
         ("a", trees["a"], trees["new"]),
         ("c", trees["c"], trees["new"]),
@@ -658,8 +659,22 @@ def test_distances_are_those_of_local_models_to_the_new_model() -> None:
     assert {row[1:3] for row in round.record.measurements} == {("local", "after_local")}
     for state, own in ((State(x=1), models), (State(model=trees["new"]), {})):
         ask, round.local_models = Clients(), own
-        measuring(ask, every=0, distances=True).record(state, round, False)
+        measuring(ask, **only).record(state, round, False)
         assert not ask.asked
+
+
+@pytest.mark.parametrize(("number", "every", "due"), [(1, 2, 0), (2, 2, 1), (3, 0, 0), (4, 0, 1)])
+def test_distances_are_measured_in_the_rounds_that_are_measured(
+    number: int, every: int, due: int
+) -> None:
+    ask, tree = Clients(), Tree({"w": torch.tensor([1.0, 2.0])}, "net")
+    round: Any = SimpleNamespace(
+        record=RoundRecord(number, 0, [], []), joined=[], local_models={"a": tree}
+    )
+    measuring(ask, distances=True, every=every, clients="cohort").record(
+        State(model=tree), round, False
+    )
+    assert len(ask.who(FeatureDistance)) == due
 
 
 @pytest.mark.parametrize(("one", "other", "same"), [

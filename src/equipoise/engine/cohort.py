@@ -250,9 +250,14 @@ class RoundCohort(Cohort):
         self._waited += time.perf_counter() - began
         self._check_enough(clients, accepted, strict)
         ups = Ups([(client, accepted.get(client)) for client in self.ids])
-        if self.clients.experiment.evaluation.distances:
+        if self._measures_distances():
             self.local_models = self._local_models(downs, ups) or self.local_models
         return ups
+
+    def _measures_distances(self) -> bool:
+        experiment = self.clients.experiment
+        evaluation = experiment.evaluation
+        return evaluation.distances and evaluation.is_due(self.record.round, experiment.rounds)
 
     def _local_models(self, downs: Mapping[str, Down], ups: Ups) -> dict[str, Tree]:
         """Return the models that follow from the replies of a step; none if it is no training."""

@@ -129,10 +129,10 @@ class Evaluator:
         last = record.round >= self.server.rounds
         self.ending = record.finish or (last and not finishes)
         measurements: list[Measurement] = []
-        if settings.distances and "model" in state and cohort.local_models:
-            for client, space, measure, value in self.distances(cohort.local_models, state):
-                measurements.append((client, "local", "after_local", space, measure, value))
-        if last or (settings.every and record.round % settings.every == 0):
+        if settings.is_due(record.round, self.server.rounds):
+            if settings.distances and "model" in state and cohort.local_models:
+                for client, space, measure, value in self.distances(cohort.local_models, state):
+                    measurements.append((client, "local", "after_local", space, measure, value))
             phases = ["final"] if record.finish else ["received"]
             if last and not finishes and not record.finish:
                 phases.append("final")

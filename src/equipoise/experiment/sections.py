@@ -212,7 +212,7 @@ class Evaluation(Section):
     distances: bool = Field(
         default=False,
         description="angle and Manhattan distance between each client's model and the new global "
-        "one",
+        "one, in the rounds that are measured",
     )
 
     @field_validator("metrics")
@@ -251,6 +251,10 @@ class Evaluation(Section):
             # `local_metric` says that it cannot be computed elsewhere.
             return import_name(value) or value.name
         return value
+
+    def is_due(self, round: int, rounds: int) -> bool:
+        """Return True if a round is measured; the last of all rounds always is."""
+        return round >= rounds or bool(self.every and round % self.every == 0)
 
     @property
     def local_metric(self) -> str | None:

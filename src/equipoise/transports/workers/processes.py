@@ -53,8 +53,17 @@ def allow_fork(allowed: bool = True) -> None:
 
 
 def may_fork() -> bool:
-    """Return True if a fork of this process is safe now: it was allowed and no thread runs."""
-    return _plain and threading.active_count() == 1
+    """Return True if a fork of this process is safe now: it was allowed and no thread runs.
+
+    If torch computes with several threads, a forked child would wait forever for those of its
+    parent.
+    """
+    return _plain and threading.active_count() == 1 and not _torch_has_threads()
+
+
+def _torch_has_threads() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.get_num_threads() > 1
 
 
 def keep_heap() -> None:
