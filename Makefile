@@ -5,13 +5,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start many processes, each of which would compile the package anew without its cached bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow lint types tests docs dist bench bench-quick bench-cluster mutate clean
+.PHONY: demo test test-thorough test-slow lint types tests docs dist bench bench-quick bench-cluster mutate clean
 
 demo: .venv/.installed  ## the main job: ten unequal clients, alone and together
 	$(BIN)/equipoise compare --data digits --partition dirichlet:0.3 --clients 10 --methods standalone,fedavg,fedakd,poise --seeds 1 \
 		--rounds 20 --set training.lr=0.1 --set training.epochs=2 --out comparisons/demo
 
-test: lint types tests  ## linter, type checker and the whole test suite
+test: lint types tests  ## linter, type checker and the tests to run after every change
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check .
@@ -27,7 +27,10 @@ MEMORY := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 40
 tests: .venv/.installed-dev
 	$(MEMORY) $(BIN)/pytest -n 2 --dist worksteal -rs
 
-test-slow: .venv/.installed-dev  ## the same checks over far more cases; minutes instead of seconds
+test-thorough: .venv/.installed-dev  ## further methods, networks and whole commands; CI runs it, too
+	$(MEMORY) $(BIN)/pytest -n 2 --dist worksteal -rs -m 'thorough and not slow'
+
+test-slow: .venv/.installed-dev  ## faults, clusters and networks of many processes; an hour
 	$(MEMORY) $(BIN)/pytest -m slow
 
 docs: .venv/.installed-docs  ## the documentation site, in the folder site; a broken link or anchor fails

@@ -24,6 +24,7 @@ from equipoise.transports.inprocess import Separated
 CONFIG = {"data": {"name": "digits", "partition": "dirichlet:0.3", "clients": 5}, "seed": 4}
 
 
+@pytest.mark.thorough
 def test_every_transport_finds_the_same(tmp_path: Path) -> None:
     here = eq.audit({**CONFIG, "workers": 0}).plain()
 
@@ -118,6 +119,7 @@ def test_the_command_prints_tables_and_a_verdict_and_writes_pictures(tmp_path: P
     assert found == json.loads((tmp_path / "out" / "audit.json").read_text())
 
 
+@pytest.mark.thorough
 def test_a_file_and_a_run_can_be_audited(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(
         "data: {name: digits, partition: pow, clients: 5}\nmethod: {name: fedavg}\nworkers: 0\n"
@@ -149,6 +151,7 @@ def test_a_file_and_a_run_can_be_audited(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clients", [1, 4, 60, 300])
+@pytest.mark.thorough
 def test_pictures_of_few_and_many_clients(clients: int) -> None:
     draw = np.random.default_rng(0)
     data = {
@@ -169,6 +172,7 @@ def test_pictures_of_few_and_many_clients(clients: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["map", "kl"])
+@pytest.mark.thorough
 def test_names_beside_points_cover_neither_each_other_nor_a_point_nor_what_is_drawn(
     name: str,
 ) -> None:

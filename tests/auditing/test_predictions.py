@@ -64,6 +64,7 @@ def reference(features: dict, correct: dict, right: bool) -> dict:
     return found
 
 
+@pytest.mark.thorough
 def test_divergences_are_those_of_an_independent_computation(run: Run) -> None:
     found = audit_predictions(run)
     federation = federate(DataConfig(**BASE["data"]), BASE["seed"])
@@ -107,6 +108,7 @@ def test_a_client_with_few_wrong_samples_has_no_divergence() -> None:
     assert rows[1].kl_wrong is not None
 
 
+@pytest.mark.thorough
 def test_the_command_prints_numbers_and_the_report_shows_the_picture(
     run: Run, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from tests.helpers.runs import assert_same, settings
 
 # and one with exchanges before round 1 and validation data at the server
 @pytest.mark.parametrize("method", ["fedavg", "fedsac"])
+@pytest.mark.thorough
 def test_a_run_that_is_stepped_is_the_run_that_goes_by_itself(method: str, tmp_path: Path) -> None:
     config = settings(method, data={"name": "digits", "clients": 4})
     whole = simulate.run(eq.Experiment(**config), tmp_path / "whole")

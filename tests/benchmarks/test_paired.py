@@ -56,6 +56,7 @@ def compete(
     ]
 
 
+@pytest.mark.thorough
 def test_contenders_play_every_round_together_and_never_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,7 @@ def test_contenders_play_every_round_together_and_never_at_once(
     )
 
 
+@pytest.mark.thorough
 def test_other_processes_of_a_contender_stand_still_too_while_others_play(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +107,7 @@ def test_other_processes_of_a_contender_stand_still_too_while_others_play(
     assert within("bound") > 0 and within("ours") == within("control") == within("before") == 0
 
 
+@pytest.mark.thorough
 def test_who_ends_before_its_time_is_left_out_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

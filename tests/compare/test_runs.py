@@ -109,6 +109,7 @@ def test_a_diverged_grid_point_is_never_chosen(tmp_path: Path):
     assert settings["fedavg"] == {"training.lr": 1e-6}
 
 
+@pytest.mark.thorough
 def test_forked_children_compute_what_new_processes_compute(whole, tmp_path: Path):
     processes.allow_fork(False)
     try:
@@ -187,6 +188,7 @@ def test_an_interrupted_comparison_leaves_no_process_and_is_completed_by_the_nex
     ]
 
 
+@pytest.mark.thorough
 def test_failures_are_reported_with_their_reason_and_do_not_stop_the_others(tmp_path: Path):
     result = compare(
         BASE,

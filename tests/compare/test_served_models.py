@@ -73,6 +73,7 @@ def test_the_selected_model_is_the_best_on_validation_data(result: Comparison) -
     )
 
 
+@pytest.mark.thorough
 def test_a_saved_comparison_has_the_same_rows_in_tables_and_reports(result: Comparison) -> None:
     again = opened([result.folder], details=True)
     assert formats.markdown(again) == formats.markdown(result)

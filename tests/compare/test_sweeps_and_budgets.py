@@ -48,6 +48,7 @@ def test_a_sweep_has_a_group_of_rows_for_each_value(swept: Comparison) -> None:
     assert "### iid, clients=4" in formats.markdown(swept)
 
 
+@pytest.mark.thorough
 def test_a_saved_sweep_is_read_with_its_groups_and_drawn(swept: Comparison, tmp_path: Path) -> None:
     assert formats.markdown(opened([swept.folder])) == formats.markdown(swept)
     files = report([swept.folder], tmp_path / "page.html", kinds=["png"], names=["sweep"])

@@ -177,6 +177,7 @@ def test_an_empty_comparison_is_no_agreement() -> None:
         assert_same({}, {})
 
 
+@pytest.mark.thorough
 def test_optimised_python_checks_as_well_and_pytest_is_not_needed() -> None:
     code = """
 import sys

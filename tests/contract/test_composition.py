@@ -54,6 +54,7 @@ ALONE = {"fedheal": {"masks": False}}
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("base", BASES)
+@pytest.mark.quick_cases("fedavg", "fedakd", "ditto")
 def test_a_weight_rule_on_another_client_side(base: str, rule: str, tmp_path: Path) -> None:
     own = settings(base)["method"]
     run = played(
@@ -81,6 +82,7 @@ def test_a_weight_rule_on_another_client_side(base: str, rule: str, tmp_path: Pa
         "feddc",
     ],
 )
+@pytest.mark.quick_cases("fedavg", "fedakd", "ditto")
 def test_a_teacher_beside_another_method_changes_nothing_and_is_served(
     base: str, tmp_path: Path
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_teacher_beside_another_method_changes_nothing_and_is_served(
 
 
 @pytest.mark.parametrize("base", [*BASES, "standalone", "scaffold"])
+@pytest.mark.quick_cases("fedavg", "fedakd", "ditto")
 def test_inputs_of_another_method(base: str, tmp_path: Path) -> None:
     own = settings(base)["method"]
     plain = played(settings(own, rounds=2), tmp_path / "plain")

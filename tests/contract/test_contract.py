@@ -16,6 +16,8 @@ from tests.helpers.runs import LOOSE, OF_EACH_KIND, QUICK
 # Batch norm has buffers that travel, are averaged and may become NaN; methods of each kind are
 # checked with them. Elsewhere the kind of network matters little, and the slow tests check it.
 CHECKED_ON_CNN = {"state_round_trips", "payload_travels", "order_of_clients", "nan_reply"}
+# Quick for every method: what it may learn from, and what it may send.
+QUICK_CHECKS = {"payload_travels", "no_foreign_data", "unseen_test_data"}
 
 
 def _cases() -> list[Any]:
@@ -23,11 +25,16 @@ def _cases() -> list[Any]:
     for method in methods.names():
         for network in NETWORKS:
             for check in CHECKS:
-                with_buffers = method in OF_EACH_KIND and check in CHECKED_ON_CNN
-                quick = network == "mlp" or with_buffers
-                marks = () if quick else pytest.mark.slow
+                marks = _marks(method, network, check)
                 cases.append(pytest.param(method, network, check, marks=marks))
     return cases
+
+
+def _marks(method: str, network: str, check: str) -> Any:
+    represents = method in OF_EACH_KIND
+    if network == "mlp":
+        return () if represents or check in QUICK_CHECKS else pytest.mark.thorough
+    return pytest.mark.thorough if represents and check in CHECKED_ON_CNN else pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -78,6 +78,7 @@ def test_the_model_right_after_local_training_is_measured_on_request(tmp_path: P
     )
 
 
+@pytest.mark.thorough
 def test_bfloat16_is_tried_before_it_is_used(tmp_path: Path) -> None:
     """Where the machine can do it, training runs and differs a little from float32.
 

@@ -43,6 +43,7 @@ def mode_after(program: str, **environment: str) -> str:
         ("import equipoise", {mkl.VARIABLE: ""}, mkl.OFF),
     ],
 )
+@pytest.mark.thorough
 def test_importing_the_package_requests_reproducible_products(
     program: str, environment: dict[str, str], mode: str
 ) -> None:

@@ -72,6 +72,7 @@ def constructions(file: Path) -> int:
     ],
     ids=["python", "command", "dry run"],
 )
+@pytest.mark.thorough
 def test_every_table_is_opened_once(tmp_path: Path, words: list[object]) -> None:
     write_sites(tmp_path / "sites")
     answer = subprocess.run(

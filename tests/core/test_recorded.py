@@ -213,6 +213,7 @@ def test_phases_of_a_round_are_parts_of_its_time(workers: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("several", [False, True])
+@pytest.mark.thorough
 def test_a_loss_receives_full_precision_under_bfloat16(several: bool) -> None:
     """The network works in bfloat16, its outputs are float32 when they reach the loss, and so is
     the loss.

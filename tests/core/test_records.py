@@ -111,6 +111,7 @@ plain_values = st.recursive(
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(plain_values)
+@pytest.mark.thorough
 def test_any_plain_value_survives_the_wire(value: Any) -> None:
     assert_alike(Record(value=value), there_and_back(Record(value=value)))
 

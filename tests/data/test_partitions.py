@@ -98,6 +98,7 @@ def test_self_balancing_gives_nothing_more_to_a_client_that_is_full() -> None:
         assert before_last_class < 100  # the even share: once it is reached no later class is added
 
 
+@pytest.mark.thorough
 def test_impossible_requests_end_in_an_explained_error() -> None:
     with pytest.raises(
         ValueError, match="200 clients with at least 10 samples need 2000, there are 1000"
@@ -115,6 +116,7 @@ def test_impossible_requests_end_in_an_explained_error() -> None:
         partition_pool("dirichlet:0", labels_pool(), 2, 1)
 
 
+@pytest.mark.thorough
 def test_an_alpha_so_small_that_shares_underflow_is_no_endless_loop() -> None:
     with pytest.raises(ValueError, match="never gave"):
         partition_pool("dirichlet_balanced:1e-320", labels_pool(100, 2), 10, 1)

@@ -480,6 +480,7 @@ def test_the_latest_events_are_kept_and_padded_for_the_network(tmp_path: Path) -
     assert "2 events of 1 patient left out: only the latest 4 of each are kept" in data.notes[-1]
 
 
+@pytest.mark.thorough
 def test_values_are_scaled_by_code_over_training_patients_only(tmp_path: Path) -> None:
     write_patients(tmp_path, 3, 0.002)
     federation = federate(DataConfig(name=str(tmp_path)), seed=0)
@@ -502,6 +503,7 @@ def test_values_are_scaled_by_code_over_training_patients_only(tmp_path: Path) -
         federate(DataConfig(name=str(tmp_path), normalise="client"), seed=0)
 
 
+@pytest.mark.thorough
 def test_a_million_events_stay_within_bounds(tmp_path: Path) -> None:
     """A twentieth of a million here, and the memory by which it would grow: less than 200 bytes an
     event, samples of the network included.

@@ -50,6 +50,7 @@ def rows(count: int = 60) -> Rows:
     return Rows(values, disease=ClassLabel())
 
 
+@pytest.mark.thorough
 def test_every_example_of_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,7 @@ def test_the_literal_form_repeats_a_tenth_to_a_fifth_and_reaches_about_half(pool
 
 
 @needs("fashion_mnist")
+@pytest.mark.thorough
 def test_the_released_code_s_partition_is_reproduced(fashion: Dataset) -> None:
     train = fashion.x[:60_000].reshape(60_000, -1).numpy()
     dealt = partition_pool(
@@ -111,6 +112,7 @@ def test_four_hospitals_are_four_clients_without_gaps() -> None:
 
 
 @needs("office_caltech10_64")
+@pytest.mark.thorough
 def test_office_has_the_published_test_sets_and_client_sizes() -> None:
     config = DataConfig(
         name="office_caltech10",
@@ -149,6 +151,7 @@ def test_retina_grades_as_numbers_over_bins() -> None:
 
 
 @needs("cifar10_webp")
+@pytest.mark.thorough
 def test_packed_cifar_is_whole() -> None:
     data = sets.load("cifar10")
     assert data.x.shape == (60_000, 3, 32, 32)

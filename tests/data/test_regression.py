@@ -43,6 +43,7 @@ def test_diabetes_trains_with_the_defaults(run: eq.Run) -> None:
     assert 40 < np.mean(list(run.final("rmse").values())) < 0.85 * spread
 
 
+@pytest.mark.thorough
 def test_a_heart_rate_trains_with_the_defaults(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for site in ("north", "south", "west"):

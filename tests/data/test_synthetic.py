@@ -63,6 +63,7 @@ def test_the_blocks_in_which_it_is_made_do_not_show(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("given", [{"synthetic": MADE}, {"name": "synthetic", "synthetic": MADE}])
+@pytest.mark.thorough
 def test_a_run_keeps_what_it_was_made_from_and_shows_that_it_is_synthetic(
     given: dict[str, Any], tmp_path: Path
 ) -> None:

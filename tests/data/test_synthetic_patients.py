@@ -85,6 +85,7 @@ def test_nothing_else_gives_the_label_away(patients: Records) -> None:
     assert auc(np.eye(3)[patients.sex], patients.label) < 0.55
 
 
+@pytest.mark.thorough
 def test_no_single_code_gives_the_label_away(patients: Records) -> None:
     counts, values = counts_and_values(patients)
     for feature in np.hstack([counts, values]).T:
@@ -105,6 +106,7 @@ def test_the_set_is_as_it_is_shown() -> None:
     assert data.notes == (NOTE,)  # no event was left out, and every code that occurs has its number
 
 
+@pytest.mark.thorough
 def test_the_quick_variant_runs_from_the_command_line_with_the_latest_events(
     tmp_path: Path,
 ) -> None:
@@ -209,6 +211,7 @@ def test_states_differ_in_features() -> None:
     assert "features" in found.verdict.kinds and "size" in found.verdict.kinds, found.text
 
 
+@pytest.mark.thorough
 def test_synthetic_patients_say_so_wherever_they_appear(tmp_path: Path) -> None:
     data = dataset_of(records(6, 0.001), "synthetic_patients")
     assert NOTE in data.notes

@@ -68,6 +68,7 @@ def typed(text: str) -> Iterator[tuple[list[str], str]]:
     "page",
     [pytest.param(page, marks=pytest.mark.slow if page in SLOW else ()) for page in PAGES],
 )
+@pytest.mark.thorough
 def test_commands_and_code_of_a_page_print_what_it_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Terminal
 ) -> None:

@@ -97,6 +97,7 @@ def test_the_page_has_one_of_every_kind() -> None:
             assert f"{value.partition(':')[0].replace('.', '/')}.py" in MODULES
 
 
+@pytest.mark.thorough
 def test_a_method_remembers_at_the_server_and_at_clients(addons: Path, tmp_path: Path) -> None:
     run = run_file(tmp_path, method={"name": "damped", "damping": 0.9}, rounds=2)
     assert set(run.final(model="personal")) == set(run.clients)
@@ -234,6 +235,7 @@ def test_the_pool_of_a_partition_has_what_the_page_says(addons: Path) -> None:
         assert hasattr(pool, expression.removeprefix("pool."))
 
 
+@pytest.mark.thorough
 def test_the_command_line_lists_all_of_it_and_runs_the_command(
     addons: Path, tmp_path: Path
 ) -> None:
@@ -255,6 +257,7 @@ def test_the_command_line_lists_all_of_it_and_runs_the_command(
     assert "One wide hidden layer" in listed[-1]
 
 
+@pytest.mark.thorough
 def test_a_run_is_read_without_the_package(addons: Path, tmp_path: Path) -> None:
     """Direction and unit of a metric are stored with the run."""
     run_file(tmp_path, evaluation={"main": "top_two"})

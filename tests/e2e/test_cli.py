@@ -60,6 +60,7 @@ def test_a_mistake_ends_in_one_sentence(equipoise: Terminal, tmp_path: Path) -> 
     assert answer.err.startswith("error: method: unknown method 'fedprx'; did you mean 'fedprox'?")
 
 
+@pytest.mark.thorough
 def test_a_method_of_the_users_is_named_by_its_path_and_its_error_shows_the_line(
     place: Path, tmp_path: Path
 ) -> None:
@@ -279,6 +280,7 @@ def test_show_says_how_a_run_ended_and_who_gained(equipoise: Terminal, place: Pa
     )
 
 
+@pytest.mark.thorough
 def test_show_takes_any_metric_and_names_clients_that_have_none(
     place: Path, tmp_path: Path, equipoise: Terminal
 ) -> None:
@@ -395,6 +397,7 @@ def test_a_finished_run_is_not_resumed(equipoise: Terminal, place: Path) -> None
     assert answer.code == 2 and "is finished: all 2 rounds are done" in answer.err
 
 
+@pytest.mark.thorough
 def test_methods_are_checked_by_name(equipoise: Terminal) -> None:
     # A method that passes is checked on the page about custom methods.
     answer = equipoise("methods", "tests.contract.test_broken:NeedsTwoSamples", "--check")

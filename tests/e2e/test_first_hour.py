@@ -81,6 +81,7 @@ def test_a_comparison_over_seeds_ends_in_a_table(hospitals: Path) -> None:
     assert answer.err.count("nearly equal") == 1  # once, not for every run
 
 
+@pytest.mark.thorough
 def test_a_regression_over_seeds_is_compared_though_their_centres_differ(hospitals: Path) -> None:
     answer = in_a_process(
         "compare",

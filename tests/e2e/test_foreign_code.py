@@ -409,6 +409,7 @@ def test_a_configuration_that_is_none_is_a_sentence(equipoise: Terminal, place: 
         eq.Run("run").config  # noqa: B018
 
 
+@pytest.mark.thorough
 def test_a_file_full_of_mistakes_is_told_shortly(equipoise: Terminal, place: Path) -> None:
     (place / "e.yaml").write_text("\n".join(f"k{n}: 1" for n in range(60_000)))
     answer = equipoise("run", "e.yaml", "--dry-run")
@@ -426,6 +427,7 @@ def test_a_file_full_of_mistakes_is_told_shortly(equipoise: Terminal, place: Pat
         ["compare", "--data", "sites", "--methods", "fedavg", "--rounds", "1"],
     ],
 )
+@pytest.mark.thorough
 def test_the_current_folder_does_not_stand_in_for_a_library(
     place: Path, tmp_path: Path, words: list[str]
 ) -> None:

@@ -681,6 +681,7 @@ def a_file_in_place_of_a_folder(place: Path) -> Words:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.thorough
 def test_a_mistake_is_one_sentence(equipoise: Terminal, place: Path, name: str) -> None:
     prepare, sentence = CASES[name]
     answer = equipoise(*prepare(place))  # a traceback would be an exception here

@@ -36,6 +36,7 @@ def test_there_are_notebooks() -> None:
         for path in NOTEBOOKS
     ],
 )
+@pytest.mark.thorough
 def test_a_notebook_runs_and_is_kept_without_results(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

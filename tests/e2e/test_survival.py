@@ -19,7 +19,7 @@ from equipoise.metrics import life_tables
 from equipoise.report import report
 from equipoise.runs import Run
 from tests.helpers.browser import Browser
-from tests.helpers.runs import QUICK
+from tests.helpers.runs import OF_EACH_KIND, QUICK
 from tests.helpers.terminal import Terminal
 
 PATIENTS = 160
@@ -56,6 +56,7 @@ def trained(folder: Path, method: Any = "fedavg", **changes: Any) -> Run:
 
 
 @pytest.mark.parametrize("name", [n for n in methods.names() if n not in ("fedrdn",)])
+@pytest.mark.quick_cases(*OF_EACH_KIND)
 def test_every_method_runs_or_says_that_it_needs_labels(name: str, tmp_path: Path) -> None:
     method = {"name": name, **QUICK.get(name, {})}
     needs = methods.make(name, QUICK.get(name, {})).needs
@@ -107,6 +108,7 @@ def test_the_cox_loss_must_fit_the_outputs(tmp_path: Path) -> None:
         trained(tmp_path / "run", data={"intervals": 5}, training={"loss": "cox"})
 
 
+@pytest.mark.thorough
 def test_every_panel_of_the_survival_figure_is_visible(
     folders: dict[str, Path], browser: Browser, tmp_path: Path
 ) -> None:

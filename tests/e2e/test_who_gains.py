@@ -37,6 +37,7 @@ def hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_run_against_alone_is_a_comparison(hospitals: Path, equipoise: Terminal) -> None:
     words = ("--data", "hospitals", "--label", "disease", *SMALL)
     answer = equipoise(
@@ -126,6 +127,7 @@ def test_a_file_of_a_stranger_is_not_trusted_for_it(hospitals: Path, equipoise: 
     assert answer.code == 2 and "--allow-import" in answer.err
 
 
+@pytest.mark.thorough
 def test_clinical_measures_stand_beside_accuracy(hospitals: Path, equipoise: Terminal) -> None:
     answer = equipoise(
         "run",
@@ -322,6 +324,7 @@ def test_a_run_from_python_says_how_data_were_understood(
     )
 
 
+@pytest.mark.thorough
 def test_the_majority_class_is_on_the_page_and_on_a_models_card(
     hospitals: Path, equipoise: Terminal
 ) -> None:

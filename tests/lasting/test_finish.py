@@ -169,6 +169,7 @@ def test_a_method_without_it_has_no_such_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "stride"), [("finetune", 9), pytest.param("poise", 17, marks=pytest.mark.slow)]
 )
+@pytest.mark.thorough
 def test_a_kill_repeats_only_it(method: str, stride: int, play: Any, tmp_path: Path) -> None:
     job = config(tmp_path, method, rounds=1)
     whole = tmp_path / "whole"

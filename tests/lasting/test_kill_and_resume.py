@@ -31,6 +31,7 @@ METHODS = [
         *(pytest.param(method, 1, marks=pytest.mark.slow) for method in METHODS),
     ],
 )
+@pytest.mark.thorough
 def test_killed_at_the_steps_of_a_commit(
     method: str, stride: int, play: Any, tmp_path: Path
 ) -> None:
@@ -49,6 +50,7 @@ def test_killed_at_the_steps_of_a_commit(
         same_run(whole, out)
 
 
+@pytest.mark.thorough
 def test_killed_while_it_goes_back(play: Any, tmp_path: Path) -> None:
     job = config(tmp_path, "scaffold", rounds=3)
     play(config=job, out=str(tmp_path / "whole"))
@@ -67,6 +69,7 @@ def test_killed_while_it_goes_back(play: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.thorough
 def test_killed_at_random_moments_again_and_again(
     method: str, workers: int, play: Any, tmp_path: Path
 ) -> None:

@@ -130,6 +130,7 @@ def test_a_damaged_reply_is_rejected_and_never_reaches_the_model(
     )
 
 
+@pytest.mark.thorough
 def test_scaffolds_control_stays_the_mean_of_the_clients_when_a_reply_is_refused(
     tmp_path: Path,
 ) -> None:

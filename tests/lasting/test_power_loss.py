@@ -149,6 +149,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 # state of clients; and one value per client at the server
 @pytest.mark.parametrize("method", ["scaffold", "kdia"])
+@pytest.mark.thorough
 def test_power_may_be_lost_at_any_moment(
     method: str, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_folder_in_use_or_not_writable_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.thorough
 def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(
     workers: int, tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_files_folder_that_vanishes_is_a_sentence(
         simulate.run(experiment(job), tmp_path / "run", transport=Vanishing)
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_after_the_current_client_and_says_how_to_resume(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
         yaml.safe_dump(json.loads(json.dumps(config(tmp_path, "fedavg", rounds=5000))))

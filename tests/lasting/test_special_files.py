@@ -123,6 +123,7 @@ def test_a_pipe_for_a_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["report.html", "report-heatmap.png"])
+@pytest.mark.thorough
 def test_a_report_is_not_written_into_a_pipe(
     name: str, tmp_path: Path, equipoise: CommandLine
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_report_is_not_written_into_a_pipe(
 
 
 @pytest.mark.parametrize("name", ["audit.json", "clients.png"])
+@pytest.mark.thorough
 def test_an_audit_is_not_written_into_a_pipe_or_a_link(
     name: str, tmp_path: Path, equipoise: CommandLine
 ) -> None:

@@ -256,6 +256,7 @@ def unfit():
 """
 
 
+@pytest.mark.thorough
 def test_what_cannot_travel_is_refused_by_the_same_sentence_on_every_transport(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +394,7 @@ def test_forked_workers_give_the_same_bits_and_are_replaced_when_they_die(tmp_pa
         pytest.param(PLAIN + PROGRAM, id="forked"),
     ],
 )
+@pytest.mark.thorough
 def test_no_worker_survives_its_parent(program: str, tmp_path: Path) -> None:
     job = config(tmp_path, "fedavg", rounds=10_000, workers=2)
     parent = subprocess.Popen(
@@ -438,6 +440,7 @@ def _alive(process: int) -> bool:
         return False
 
 
+@pytest.mark.thorough
 def test_a_client_that_hangs_once_is_out_of_one_round_and_works_in_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def test_personal_models_match_a_plain_loop_with_torch_optim(tmp_path: Path, net
         assert_near(own(run, "personal")[client], dict(net.state_dict()), 1e-4)
 
 
+@pytest.mark.thorough
 def test_the_personal_quadratic_settles_between_its_optimum_and_the_global_model(
     tmp_path: Path,
 ) -> None:

@@ -80,6 +80,7 @@ def test_all_data_without_beta_is_fedavg(tmp_path: Path, alpha: float) -> None:
     assert same(entries(plain, "global"), entries(taught, "global"))
 
 
+@pytest.mark.thorough
 def test_every_part_matters(tmp_path: Path) -> None:
     """Guards the reductions above: no option is without effect."""
     variants = [
@@ -432,6 +433,7 @@ def test_in_the_order_of_the_code_personal_models_are_standalones_without_distil
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.thorough
 def test_the_order_of_the_code_teaches_first_on_all_samples_then_on_those_that_were_right_after_learning(
     tmp_path: Path,
 ) -> None:

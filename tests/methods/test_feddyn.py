@@ -193,6 +193,7 @@ def test_clients_that_send_the_model_back_move_it_by_h_alone() -> None:
     assert_near(moved.model.params, {name: state.model[name] - h[name] / 0.5 for name in h})
 
 
+@pytest.mark.thorough
 def test_two_quadratics_meet_at_the_true_optimum_where_fedavg_does_not(tmp_path: Path) -> None:
     optimum = np.dot(H, A) / np.sum(H)
     training = {"steps": 40}

@@ -87,6 +87,7 @@ def regression() -> eq.Dataset:
     ],
     ids=["adam", "momentum", "steps"],
 )
+@pytest.mark.thorough
 def test_without_distillation_it_is_local_training(
     tmp_path: Path, training: dict[str, Any], participation: dict[str, Any]
 ) -> None:
@@ -408,6 +409,7 @@ def test_teachers_of_random_inputs_agree_with_cached_ones(
             torch.testing.assert_close(first[name], second[name], rtol=0, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_every_option_matters(tmp_path: Path) -> None:
     variants = [
         FedeKD(),

@@ -401,6 +401,7 @@ def test_replies_through_files_change_no_bit(tmp_path: Path, seen: list[Any]) ->
     assert same(seen[0][3].model, seen[1][3].model)
 
 
+@pytest.mark.thorough
 def test_a_thousand_clients_are_weighed_from_files(tmp_path: Path) -> None:
     draw = torch.Generator().manual_seed(0)
     places: list[tuple[str, Up]] = []

@@ -208,6 +208,7 @@ def test_beside_another_method_it_serves_the_teacher_and_changes_nothing(tmp_pat
     }  # and no generator is trained or sent
 
 
+@pytest.mark.thorough
 def test_every_part_matters(tmp_path: Path) -> None:
     options: list[dict[str, Any]] = [
         {},

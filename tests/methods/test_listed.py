@@ -25,7 +25,7 @@ from equipoise.methods.fedekd import FedeKD
 from equipoise.task import Task
 from tests.helpers.callbacks import Calling
 from tests.helpers.counting import counted
-from tests.helpers.runs import settings, sites
+from tests.helpers.runs import OF_EACH_KIND, settings, sites
 
 EPOCHS, CLIENTS = 3, 4
 # Whose passes are no plain sum: made samples, calibration sets, hidden units, trials of a line
@@ -103,6 +103,7 @@ def test_every_method_says_what_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", methods.names())
+@pytest.mark.quick_cases(*OF_EACH_KIND)
 def test_exchanges_and_passes_are_those_of_a_second_round(name: str, tmp_path: Path) -> None:
     """Of the second, since in the first some teachers are missing: per training sample, and per
     sample of the server's. And what is served.
@@ -179,6 +180,7 @@ def test_needs_are_what_is_refused(name: str) -> None:
             assert need not in needs, f"{name} lists {need!r}, but takes a task without it"
 
 
+@pytest.mark.thorough
 def test_a_users_method_lists_with_what_is_known_of_it() -> None:
     @dataclass(frozen=True)
     class Plain(Method):
@@ -213,6 +215,7 @@ def test_a_users_method_lists_with_what_is_known_of_it() -> None:
     assert ends == ["plain", "changed"] and [entry["name"] for entry in house] == ["changed"]
 
 
+@pytest.mark.thorough
 def test_lists_can_be_narrowed() -> None:
     assert {entry["family"] for entry in methods.listed("drift")} == {"drift"}
     assert {"scaffold", "feddc", "qfedavg"} <= {

@@ -230,6 +230,7 @@ def test_every_table_says_that_it_is_a_reconstruction(
     assert "reconstruction" in methods.describe("pa3fed")["summary"]
 
 
+@pytest.mark.thorough
 def test_as_the_weight_rule_of_another_method(tmp_path: Path) -> None:
     own = eq.run(experiment("pa3fed", "cnn"), out=tmp_path / "own")
     guest = eq.run(

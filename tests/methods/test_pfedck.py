@@ -109,6 +109,7 @@ def test_equal_models_teach_each_other_nothing(network: str) -> None:
     assert_equal(*found)
 
 
+@pytest.mark.thorough
 def test_each_part_of_mutual_learning_has_an_effect(tmp_path: Path) -> None:
     variants = [
         PFedCK(),

@@ -105,6 +105,7 @@ def test_global_is_fedavg_and_alone_is_standalone_bit_for_bit(
 
 
 @pytest.mark.parametrize("hold", [0.4, 1.0])
+@pytest.mark.thorough
 def test_before_clients_judge_the_models_are_those_of_fedavg_and_standalone(
     hold: float, tmp_path: Path
 ) -> None:
@@ -122,6 +123,7 @@ def test_before_clients_judge_the_models_are_those_of_fedavg_and_standalone(
     assert torch.equal(shared(run)["head.weight"], shared(plain)["head.weight"]) == (hold == 1)
 
 
+@pytest.mark.thorough
 def test_alone_keeps_its_optimiser_where_standalone_does(tmp_path: Path) -> None:
     training = {
         "optimiser": "adam",
@@ -165,6 +167,7 @@ def test_with_all_merit_it_predicts_as_standalone(network: str, tmp_path: Path) 
     )
 
 
+@pytest.mark.thorough
 def test_merit_moves_weight_to_the_model_trained_alone(tmp_path: Path) -> None:
     none, half = (
         ends(play(Poise(merit=merit), tmp_path / str(merit), on=skewed())) for merit in (0.0, 0.5)
@@ -706,6 +709,7 @@ def test_training_passes(switches: dict[str, Any], wanted: float, tmp_path: Path
     assert (end["bytes_up"], end["bytes_down"]) == (4 * 8 * experts, 4 * (model + 8 * experts))
 
 
+@pytest.mark.thorough
 def test_the_mixture_ships_as_one_file_with_its_card(tmp_path: Path) -> None:
     config = settings(Poise(), models={"model": NETWORKS["cnn"]})
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))

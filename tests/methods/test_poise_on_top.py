@@ -141,6 +141,7 @@ def test_its_experts_are_what_the_base_serves(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.thorough
 def test_inputs_are_changed_for_its_experts_too(tmp_path: Path) -> None:
     composed = compose(FedAvg(), inputs=made("fedrdn"), finish=Poise())
     run = played(settings(composed, rounds=2, keep=100), tmp_path / "run", skewed())
@@ -195,6 +196,7 @@ def test_clients_that_miss_its_end_make_up_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("network", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
+@pytest.mark.thorough
 def test_stopped_and_resumed_it_gives_the_same_bits(network: str, tmp_path: Path) -> None:
     config = settings(
         compose(made("ditto"), finish=Poise()), models={"model": NETWORKS[network]}, rounds=3

@@ -181,6 +181,7 @@ def test_regression_is_weighed_by_squared_error(tmp_path: Path) -> None:
     assert (seen[0].ups.numbers("loss") > 0).all() and 0 < seen[0].weights.step < 1
 
 
+@pytest.mark.thorough
 def test_as_the_weight_rule_of_another_method(tmp_path: Path) -> None:
     own = eq.run(experiment(QFedAvg(q=1), "cnn"), out=tmp_path / "own")
     guest = eq.run(

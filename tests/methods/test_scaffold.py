@@ -47,6 +47,7 @@ def mean_control(run: eq.Run, round: int) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.thorough
 def test_two_quadratics_meet_at_the_true_optimum_where_fedavg_does_not(tmp_path: Path) -> None:
     optimum = np.dot(H, A) / np.sum(H)
     left = (

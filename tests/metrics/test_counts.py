@@ -60,6 +60,7 @@ def test_measures_are_sklearns_within_the_resolution(
     assert unsure["balanced_accuracy"] == 0
 
 
+@pytest.mark.thorough
 def test_the_resolution_of_few_samples_is_that_of_their_best_and_worst_order() -> None:
     """By trying every order of the samples within their bins."""
     rng = np.random.default_rng(0)

@@ -484,7 +484,8 @@ def _pytest(lane: Path, arguments: list[str], plugin: object, path: str = "") ->
         raise RuntimeError(f"expected the copy in {lane}, got {equipoise.__file__}")
     return int(
         pytest.main(
-            ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments], plugins=[plugin]
+            ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", *arguments],
+            plugins=[plugin],
         )
     )
 

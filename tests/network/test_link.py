@@ -142,6 +142,7 @@ def test_a_site_that_dies_during_a_step_counts_as_away(aborted: threading.Event)
     assert not connection.is_reachable and connection.state == "away"
 
 
+@pytest.mark.thorough
 def test_a_site_that_gives_signs_of_life_is_waited_for(aborted: threading.Event) -> None:
     def slow(task: Task) -> Shareable:
         for _ in range(24):

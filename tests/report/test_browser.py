@@ -43,6 +43,7 @@ def test_nothing_sticks_out_between_phone_and_desktop(browser: Browser, tmp_path
 
 @pytest.mark.parametrize("width", [1200, 390])
 @pytest.mark.parametrize("clients", [4, 10, 50, 1000])
+@pytest.mark.thorough
 def test_it_renders_at_every_size_without_complaint(
     browser: Browser, page_of, clients: int, width: int
 ):
@@ -86,6 +87,7 @@ def test_the_numbers_on_the_page_are_those_in_the_store(browser: Browser, page_o
     )
 
 
+@pytest.mark.thorough
 def test_searching_filtering_sorting_and_unfolding(browser: Browser, page_of):
     folder = page_of(1000)
     browser.open(folder / "report.html")

@@ -93,6 +93,7 @@ def test_errors_have_gains_of_the_right_sign_and_no_interval(tmp_path: Path):
         assert card.gain == pytest.approx(card.alone - card.value) and card.low is None
 
 
+@pytest.mark.thorough
 def test_one_model_on_one_test_set_is_what_each_client_has(tmp_path: Path):
     (entry,) = open_runs([pair(tmp_path, shared_test=200)], details=True)
     value = Run(tmp_path / "fedavg").final()["all"]
@@ -135,6 +136,7 @@ def test_names_from_outside_are_text_and_not_markup(tmp_path: Path):
     )
 
 
+@pytest.mark.thorough
 def test_figures_are_written_for_a_paper(tmp_path: Path):
     run = pair(tmp_path)
     files = report([run], tmp_path / "out" / "r.html", kinds=["png", "pdf"], names=["plane"])
@@ -158,6 +160,7 @@ def test_the_same_run_gives_the_same_page(tmp_path: Path):
     assert first == second
 
 
+@pytest.mark.thorough
 def test_a_thousand_clients_stay_small(tmp_path: Path):
     page = report([pair(tmp_path, clients=1000, rounds=2)], tmp_path / "r.html")[0]
     assert page.stat().st_size < 1_500_000
@@ -242,6 +245,7 @@ def test_a_bad_comparison_gets_a_sentence(text: str, sentence: str, tmp_path: Pa
         report([tmp_path], tmp_path / "r.html")
 
 
+@pytest.mark.thorough
 def test_one_method_against_training_alone_has_the_page_of_its_run(tmp_path: Path):
     run = pair(tmp_path)
     single = report([run], tmp_path / "run.html")[0].read_text()

@@ -250,6 +250,7 @@ def test_a_client_without_a_value_in_one_of_two_runs_counts_in_neither(tmp_path:
     assert last == pytest.approx(first.aggregates["average"]), "figures leave them out, too"
 
 
+@pytest.mark.thorough
 def test_a_diverged_client_is_named_and_the_average_is_not_that_of_the_others(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -283,6 +284,7 @@ def test_without_a_reference_for_this_metric_the_page_says_so(tmp_path: Path) ->
     assert any("has no auroc of these clients" in note for note in notes)
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None:
     folders = {
         (method, seed): made_up_run(

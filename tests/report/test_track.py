@@ -75,6 +75,7 @@ def test_tensorboard(tmp_path: Path):
     )
 
 
+@pytest.mark.thorough
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("mlflow", reason="mlflow is not installed")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -219,6 +219,7 @@ def test_counts_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("transport", [None, "loopback"])
+@pytest.mark.thorough
 def test_a_confident_model_has_one_exact_value_everywhere(
     transport: str | None, tmp_path: Path
 ) -> None:

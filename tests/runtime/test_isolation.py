@@ -300,6 +300,7 @@ class Slow(Method):
 
 
 @pytest.mark.parametrize("transport", [None, "loopback"])
+@pytest.mark.thorough
 def test_in_process_a_client_that_hangs_is_out_of_the_round(
     tmp_path: Path, transport: str | None
 ) -> None:

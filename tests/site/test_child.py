@@ -99,6 +99,7 @@ def test_a_child_that_dies_after_the_data_changed_does_not_train_on_the_new_ones
     assert "data have changed" in run.rejected()[0]["reason"]
 
 
+@pytest.mark.thorough
 def test_a_step_beyond_the_deadline_of_the_site_is_late(
     tmp_path: Path, children: list[Apart]
 ) -> None:

@@ -601,6 +601,7 @@ FIELDS = (
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(field=st.sampled_from(FIELDS), value=VALUES)
+@pytest.mark.thorough
 def test_requests_with_a_random_field_have_a_code(field: str, value: Any, opened: Stranger) -> None:
     fields = {**wire.to_wire(opened.request(step="@present", exchange=0)), field: value}
     try:

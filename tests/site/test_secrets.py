@@ -137,6 +137,7 @@ def assert_nothing_leaves(sites: dict[str, Recorded], server: Path, output: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick_cases("tables")
 def test_no_secret_leaves_a_site_and_the_bits_are_those_of_one_federation(
     kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

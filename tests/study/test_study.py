@@ -126,6 +126,7 @@ def test_a_killed_study_continues_to_the_same_results(outcome, tmp_path):
     assert finished.table.samples == expected
 
 
+@pytest.mark.thorough
 def test_the_command_plans_without_running(outcome, tmp_path, capsys):
     path = tmp_path / "digits.yaml"
     path.write_text(yaml.safe_dump(STUDY))

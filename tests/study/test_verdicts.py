@@ -127,6 +127,7 @@ OTHER_TABLES = [(2, 0.0), (2, 0.4), (2, 1.0), (3, 0.0), (3, 1.0), (10, 0.0), (10
     ("seeds", "spread"),
     [(3, 0.4), *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_TABLES)],
 )
+@pytest.mark.thorough
 def test_wrong_decisions_over_a_thousand_tables_stay_within_the_level(seeds, spread):
     """Under equal means no decision is right; `spread` varies the noise between methods."""
     rng = np.random.default_rng([seeds, int(10 * spread)])

@@ -68,6 +68,7 @@ def assert_same_apart(config: Mapping[str, Any], tmp_path: Path, **more: Any) ->
 
 
 @pytest.mark.parametrize("method", each_method())
+@pytest.mark.quick_cases("fedavg", "scaffold", "poise")
 def test_every_method_runs_alike_at_sites_and_in_process(method: str, tmp_path: Path) -> None:
     spec = {"name": method, **QUICK.get(method, {})}
     assert_same_apart(apart_config(tmp_path, spec), tmp_path)

@@ -114,6 +114,7 @@ def test_a_state_that_is_damaged_on_its_way_does_not_count(tmp_path: Path) -> No
 # What is refused, in one sentence.
 
 
+@pytest.mark.thorough
 def test_nothing_of_ray_is_imported_before_it_is_asked_for() -> None:
     program = (
         "import sys, equipoise, equipoise.simulate, equipoise.cli.cluster, "

@@ -21,7 +21,7 @@ from equipoise.runtime.messages import Reply, reply_file
 from equipoise.server import ServerData
 from equipoise.transports.inprocess import Separated
 from equipoise.transports.workers.processes import Pool
-from tests.helpers.runs import played, same_run, settings
+from tests.helpers.runs import OF_EACH_KIND, played, same_run, settings
 from tests.helpers.transports import named, over, separated
 
 DROP_AND_NAN = [
@@ -39,6 +39,7 @@ def job(method: Any, kill: bool = False) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", methods.names())
+@pytest.mark.quick_cases(*OF_EACH_KIND)
 def test_every_method_runs_alike_in_process_packed_and_on_two_workers(
     method: str, pool: Pool, tmp_path: Path
 ) -> None:

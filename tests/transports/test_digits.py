@@ -43,6 +43,7 @@ def stopped(config: dict[str, Any], out: Path) -> Path:
 
 
 @pytest.mark.parametrize("method", each_method())
+@pytest.mark.quick_cases("fedavg", "scaffold")
 def test_every_method_on_digits_ends_in_the_same_bits_on_workers_and_when_stopped_and_resumed(
     method: str, pool: Pool, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ class Slow(Method):
 
 
 @pytest.mark.parametrize("kind", ["here", "packed", "apart"])
+@pytest.mark.thorough
 def test_a_client_that_misses_the_deadline_is_out_of_the_round(kind: str, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
 

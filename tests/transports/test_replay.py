@@ -63,6 +63,7 @@ class Hanging(FedeKD):
 HANGS: list[bool] = []
 
 
+@pytest.mark.thorough
 def test_a_run_whose_client_hangs_in_the_second_exchange_repeats_bit_for_bit(
     tmp_path: Path,
 ) -> None:

@@ -111,6 +111,7 @@ class Slow(FedAvg):
         return super().client(client, down)
 
 
+@pytest.mark.thorough
 def test_in_process_only_the_client_that_misses_the_deadline_is_excluded(tmp_path: Path) -> None:
     run = run_of(Slow(), tmp_path / "run", rounds=1, participation={"deadline": 2.0})
     assert [row["client"] for row in run.rejected()] == ["c1"]

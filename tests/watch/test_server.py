@@ -251,6 +251,7 @@ def test_a_run_that_has_measured_nothing_yet_and_one_that_cannot_be_read_have_a_
         assert ask(server)[0] == 200
 
 
+@pytest.mark.thorough
 def test_a_folder_is_a_gallery(tmp_path: Path):
     names = ["<i>x & y", "Krankenhaus Süd 病院", "fedavg"]
     for name in names:
@@ -352,6 +353,7 @@ def test_nothing_outside_the_folder_is_shown(tmp_path: Path):
         )
 
 
+@pytest.mark.thorough
 def test_looking_changes_nothing_of_a_run(tmp_path: Path):
     for name, finished in (("whole", True), ("cut", False)):
         made_up_run(tmp_path / name, finished=finished)
@@ -371,6 +373,7 @@ def test_looking_changes_nothing_of_a_run(tmp_path: Path):
     assert files() == before
 
 
+@pytest.mark.thorough
 def test_threads_and_time_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with watched(made_up_run(tmp_path / "run")) as server:
         ask(server)
@@ -437,6 +440,7 @@ def test_a_page_has_the_version_of_what_it_shows():
     assert page.html() == "page" and page.state().version == "2"
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_it_cleanly(tmp_path: Path):
     run = made_up_run(tmp_path / "run")
     environment = {

@@ -166,6 +166,7 @@ def test_kind_in_kind_out():
     assert isinstance(min_norm([[1.0, 0.0], [0.0, 1.0]]), np.ndarray)
 
 
+@pytest.mark.thorough
 def test_a_thousand_clients():
     gram = np.eye(1000) + 0.5
     np.testing.assert_allclose(min_norm(gram), np.full(1000, 1e-3), rtol=1e-9)

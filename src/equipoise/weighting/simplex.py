@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from equipoise.validation.arrays import Array, Numbers, Values, float64, like, vector
 
@@ -38,7 +37,7 @@ def min_norm(gram: Values) -> Values:
     # length lose no digits.
     functional = norms.min() / norms
     rows = np.vstack([_factor(cosines(matrix)), functional])
-    point, _ = nnls(rows, _last_one(len(rows)), maxiter=10 * len(rows))
+    point = _non_negative(rows, maxiter=10 * len(rows))
     return like(_shares(point * functional), gram)
 
 
@@ -86,10 +85,19 @@ def min_norm_box(gram: Values, lower: Numbers, upper: Numbers) -> Values:
     constraints = np.vstack([identity, -identity, ones, -ones]) @ np.linalg.inv(factor)
     limits = np.concatenate([low, -high, [1, -1]])
     rows = np.vstack([constraints.T, limits])
-    point, _ = nnls(rows, _last_one(size + 1), maxiter=100 * size)
+    point = _non_negative(rows, maxiter=100 * size)
     residual = rows @ point - _last_one(size + 1)
     weights = np.linalg.solve(factor, -residual[:-1] / residual[-1])
     return like(np.clip(weights, low, high), gram)
+
+
+def _non_negative(rows: Array, maxiter: int) -> Array:
+    """Return the non-negative point whose image under `rows` is nearest to the last unit vector."""
+    # Importing scipy.optimize takes as long as a third of torch; few methods need it.
+    from scipy.optimize import nnls
+
+    point, _ = nnls(rows, _last_one(len(rows)), maxiter=maxiter)
+    return np.asarray(point)
 
 
 def _symmetric(gram: Numbers) -> NDArray[np.float64]:
