@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.helpers.browser import Browser, find_chromium
+
+# As in a run: with several threads the last bits of a sum differ. Before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Equations and bits are shown by the multilayer perceptron, too.
 CONVOLUTIONS = {"cnn", "conv"}
