@@ -116,10 +116,10 @@ def one_class(scores: MetricResult, split: str = "test") -> str:
     if split == "shared":
         owner = "the shared"
     clients = list_clients(scores.undefined)
-    return (
-        f"{scores.metric.name} is undefined for {clients}: {owner} test data have one class; "
-        f"{remedy}"
-    )
+    reason = f" on {owner} test data"
+    if scores.metric.needs == "two classes":
+        reason = f": {owner} test data have one class"
+    return f"{scores.metric.name} is undefined for {clients}{reason}; {remedy}"
 
 
 def nothing_measured(result: RunResult) -> str:
