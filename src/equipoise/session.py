@@ -459,9 +459,7 @@ def is_complete(store: Store, rounds: int) -> bool:
         store: Its store.
         rounds: The number of rounds of its experiment.
     """
-    if store.meta("status") != "finished":
-        return False
-    return not store.missed(rounds) and not store.unevaluated()
+    return store.is_finished and not store.missed(rounds) and not store.unevaluated()
 
 
 def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | None) -> None:
@@ -470,7 +468,7 @@ def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | 
     Finished runs can be resumed if the last checkpoint is damaged, from an earlier round, or if
     clients have not made their personal models or not evaluated the last ones yet.
     """
-    if store.meta("status") != "finished":
+    if not store.is_finished:
         return
     if from_round is None:
         is_over = is_complete(store, saved["rounds"])

@@ -127,10 +127,11 @@ def resume(
     cluster: str | None = None,
     trust_network: bool = False,
 ) -> Run:
-    """Continue a run that was stopped or killed.
+    """Continue a run that was interrupted or killed.
 
     The result is bit-for-bit the same as without the interruption. A run may continue on another
-    cluster or with another number of workers than it began with.
+    cluster or with another number of workers than it began with. A run that a callback or a budget
+    stopped is finished: to train further, run the experiment again in another folder.
 
     Args:
         folder: The folder of the run.

@@ -319,6 +319,14 @@ def test_functions_are_offered_only_where_a_function_will_do() -> None:
         OWN.load("difflib:get_close_match", "model", nn.Module)
 
 
+def test_names_that_a_module_imported_from_another_package_are_not_offered() -> None:
+    """`difflib` imports `_namedtuple` from `collections`."""
+    with pytest.raises(UnknownName) as error:
+        OWN.load("difflib:_namedtupel", "model", nn.Module, "module")
+    offered = str(error.value).partition("Known: ")[2].split(", ")
+    assert "get_close_matches" in offered and "_namedtuple" not in offered
+
+
 def test_a_function_that_an_allowed_package_only_imported_is_not_allowed() -> None:
     allowed = Imports(frozenset({"tests"}))
     here = f"{__name__}:"

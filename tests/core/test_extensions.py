@@ -302,6 +302,20 @@ def test_a_file_runs_no_code_that_was_not_allowed(
         assert not (tmp_path / "imported").exists()
 
 
+def test_a_refused_metric_is_not_also_called_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`main` is the short name of a listed metric that a file may not import."""
+    with installed(monkeypatch, tmp_path / "site", "strange", {"strange_addon.py": MODULE}, {}):
+        file = tmp_path / "e.yaml"
+        evaluation = {"metrics": ["accuracy", "strange_addon:zeros"], "main": "zeros"}
+        file.write_text(yaml.safe_dump({"evaluation": evaluation, "rounds": 0}))
+        with pytest.raises(ConfigurationError, match="--allow-import strange_addon") as error:
+            experiment(load(file))
+        assert "unknown metric" not in str(error.value)
+        assert "rounds: expected" in str(error.value)  # an independent mistake is still named
+
+
 def test_a_function_that_an_allowed_module_imported_is_not_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,8 @@ from equipoise.runs import Run, RunResult, clinical, read_result
 from equipoise.runs.aggregates import list_clients
 from equipoise.runs.baseline import find_baseline, is_baseline_for, runs_in
 from equipoise.runs.curves import Curve
-from equipoise.runs.notes import notes, nothing_measured
+from equipoise.runs.notes import notes, nothing_measured, one_class, without_samples
+from equipoise.runs.result import MetricResult
 from equipoise.runs.round_summary import summarise_round
 from equipoise.runs.summary import summarise
 from equipoise.runs.track import numbers
@@ -300,6 +301,38 @@ def test_the_reason_why_nothing_was_measured(
         result_of(stores / "fedavg"), config=config, sizes={"train": [8, 9], "test": sizes}
     )
     assert reason in nothing_measured(result)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "note"),
+    [
+        ([0, 9], [0, 5], "client {} has no samples; averages are over the other client"),
+        ([3, 9], [0, 5], "client {} has no test samples; averages are over the other client"),
+        ([8, 9], [5, 5], ""),
+        ([0, 0], [0, 0], ""),  # then nothing was measured, which has a note of its own
+    ],
+)
+def test_a_client_without_test_samples_is_named(
+    train: list[int], test: list[int], note: str, stores: Path
+) -> None:
+    result = result_of(stores / "fedavg")
+    first, second = result.clients[:2]
+    sizes = {"train": train, "test": test}
+    assert without_samples(replace(result, clients=[first, second], sizes=sizes)) == note.format(
+        first
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "reason"),
+    [
+        ("auroc", "auroc is undefined for client a: its test data have one class; "),
+        ("c_index", "c_index is undefined for client a on its test data; "),
+    ],
+)
+def test_one_class_is_the_reason_only_of_metrics_that_need_two(metric: str, reason: str) -> None:
+    scores = MetricResult(find(metric), {"b": 0.5}, ["a"])
+    assert one_class(scores).startswith(reason)
 
 
 def test_notes_stand_in_order_and_only_where_they_apply(tmp_path: Path) -> None:

@@ -159,6 +159,26 @@ def test_clients_without_samples_have_no_test_part_of_a_site() -> None:
     )
 
 
+def test_a_sample_of_several_clients_is_on_one_side_at_all_of_them() -> None:
+    """Parts of a partition may overlap: what one client trains on, no other is tested on."""
+
+    def overlapping(pool: Pool, clients: int, seed: int) -> Partition:
+        draw = np.random.default_rng(seed)
+        size = 3 * len(pool) // 4
+        parts = [draw.choice(len(pool), size, replace=False) for _ in range(clients)]
+        return Partition(Parts.of(parts))
+
+    shares = (0.5, 0.25, 0.25)
+    for duplicates in ("together", "separate"):
+        config = DataConfig(partition=overlapping, clients=3, split=shares, duplicates=duplicates)
+        found = federate(config, 0, rows())
+        train, validation, test = (
+            set(part.index.tolist()) for part in (found.train, found.validation, found.test)
+        )
+        assert found.metadata["repeats"] > 0 and train and validation and test
+        assert not (train & validation or train & test or validation & test)
+
+
 @pytest.mark.parametrize(("samples", "drawn"), [(None, 40), (40, 40), (41, 40), (39, 39), (10, 10)])
 def test_only_so_many_samples_are_dealt(samples: int | None, drawn: int) -> None:
     found = federate(DataConfig(clients=2, samples=samples), 0, rows())

@@ -23,9 +23,13 @@ from typer.testing import CliRunner
 import equipoise as eq
 from equipoise.cli import app
 from equipoise.data import partitions, sets
+from equipoise.data.federation import Parts
 from equipoise.methods.scaffold import Scaffold
+from equipoise.runs import read_result
+from equipoise.runs.notes import notes
 from equipoise.storage.store import RunError
 from equipoise.testing import check_method
+from tests.helpers.callbacks import Calling
 from tests.helpers.packages import installed
 from tests.helpers.runs import played, same_run, settings
 
@@ -223,6 +227,41 @@ def test_a_callback_logs_and_stops_and_the_run_says_so(addons: Path, tmp_path: P
         eq.resume(tmp_path / "run")
     shown = CliRunner().invoke(app, ["show", str(tmp_path / "run")]).output
     assert "stopped early, round 1 of 3" in " ".join(shown.split())
+
+
+def test_a_callback_that_is_passed_again_counts_the_rounds_before_a_kill(
+    addons: Path, tmp_path: Path
+) -> None:
+    config = {"data": DATA, "rounds": 5, "workers": 0}
+    stop_at = module("callbacks").StopAt
+
+    def killed(folder: str, after: int) -> Path:
+        def fail(record: Any) -> None:
+            if record.round == after:
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            eq.run(config, tmp_path / folder, callbacks=Calling(on_round=fail))
+        return tmp_path / folder
+
+    log = tmp_path / "rounds.txt"
+    for after in (1, 3):
+        resumed = eq.resume(killed(f"killed-{after}", after), callbacks=stop_at(0.0, log, times=3))
+        assert resumed.stopped_early and resumed.last_round == 3
+    assert [line.split()[0] for line in log.read_text().splitlines()] == ["2", "3"]
+    assert eq.resume(killed("without", 2)).last_round == 5
+
+
+def test_an_overlap_and_an_empty_part_are_as_the_page_says(addons: Path, tmp_path: Path) -> None:
+    def overlapping(pool: Any, clients: int, seed: int) -> Any:
+        half = np.arange(len(pool) // 2)
+        return partitions.Partition(Parts.of([half, half, np.empty(0, int)]))
+
+    experiment = eq.Experiment(data={**DATA, "partition": overlapping}, rounds=1, workers=0)
+    result = read_result(eq.run(experiment, tmp_path / "run"))
+    assert sum(result.sizes["train"]) + sum(result.sizes["validation"]) < 150
+    assert set(result.main.values) == {"0", "1"}
+    assert any(note.startswith("client 2 has no samples") for note in notes(result))
 
 
 def test_the_pool_of_a_partition_has_what_the_page_says(addons: Path) -> None:

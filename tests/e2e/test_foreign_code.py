@@ -274,6 +274,31 @@ def test_a_comparison_hands_the_permission_to_its_processes(
     ]
 
 
+def test_a_comparison_names_every_permission_that_it_needs_with_its_line(
+    equipoise: Terminal, place: Path
+) -> None:
+    file = _write(
+        place / "e.yaml",
+        model="strange_package:Net",
+        methods=["other_package:Own", "strange_package:Own"],
+        rounds=0,
+    )
+    lines = {
+        line.partition(":")[0]: number
+        for number, line in enumerate(file.read_text().splitlines(), start=1)
+    }
+    answer = equipoise("compare", file, "--dry-run")
+    assert answer.code == 2 and _untouched(place)
+    for key, reason in (
+        ("methods", "add --allow-import other_package"),
+        ("methods", "add --allow-import strange_package"),
+        ("model", "add --allow-import strange_package"),
+        ("rounds", "expected"),
+    ):
+        start = f"{file}, line {lines[key]}: {key}: "
+        assert any(start in line and reason in line for line in answer.err.splitlines())
+
+
 def test_resume_asks_again(equipoise: Terminal, place: Path) -> None:
     run = _doctor(place / "stopped", method={"name": "strange_package:Own"})
     with pytest.raises(ConfigurationError, match=r"allow_imports=\['strange_package'\]"):

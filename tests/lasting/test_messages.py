@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.experiment import Experiment
+from equipoise.session import configuration
 from equipoise.storage.store import RunError, Store
 
 
@@ -21,6 +23,13 @@ def nothing_there(folder: Path) -> None:
 def created_twice(folder: Path) -> None:
     open_run(folder).close()
     Store.create(folder, "rounds: 1\n", {})
+
+
+def created_over_a_finished_one(folder: Path) -> None:
+    store = Store.create(folder, configuration(Experiment()), {})
+    store.set_meta("status", "finished")
+    store.close()
+    Store.create(folder, "rounds: 2\n", {})
 
 
 def opened_twice(folder: Path) -> None:
@@ -60,6 +69,11 @@ def foreign_name(folder: Path) -> None:
             "RUN holds a run already; resume it with `equipoise resume RUN` "
             "(add --network KIT if its data are at sites), choose another --out, "
             "or remove it with --overwrite",
+        ),
+        (
+            created_over_a_finished_one,
+            "RUN holds a run already; it is finished, so choose another folder with --out, "
+            "or replace it with --overwrite",
         ),
         (
             opened_twice,

@@ -110,7 +110,7 @@ def test_changed_or_missing_data_are_refused_and_the_run_stays_whole(tmp_path: P
 def test_a_folder_in_use_or_not_writable_is_refused(tmp_path: Path) -> None:
     job = experiment(config(tmp_path, "fedavg", rounds=1))
     simulate.run(job, tmp_path / "run")
-    with pytest.raises(RunError, match="holds a run already; resume it"):
+    with pytest.raises(RunError, match="holds a run already; it is finished"):
         simulate.run(job, tmp_path / "run")
     (tmp_path / "a file").write_text("")
     with pytest.raises(RunError, match="cannot write a run to .*choose a folder"):

@@ -14,7 +14,7 @@ from equipoise.transports.workers import processes
 
 @option_groups
 def resume(
-    run: Annotated[Path, typer.Argument(help="folder of a run that was stopped or killed")],
+    run: Annotated[Path, typer.Argument(help="folder of a run that was interrupted or killed")],
     cluster_options: ClusterOptions,
     network_options: NetworkOptions,
     import_options: ImportOptions,
@@ -36,7 +36,9 @@ def resume(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
-    """Continue a run that was stopped or killed; the result is bit-for-bit the same.
+    """Continue a run that was interrupted or killed; the result is bit-for-bit the same.
+
+    A run that a callback or a budget stopped is finished and cannot be resumed.
 
     Examples:
       equipoise resume runs/demo

@@ -17,11 +17,12 @@ from equipoise import methods as known_methods
 from equipoise.comparison.labels import labels
 from equipoise.composition import compose, parts, served_names
 from equipoise.experiment import ConfigurationError, Experiment, experiment, flat, with_settings
+from equipoise.experiment.files import with_locations
 from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.method import Method
 from equipoise.runs.baseline import ALONE
 from equipoise.runs.result import condition_name
-from equipoise.validation.imports import OWN, FromFile, Imports
+from equipoise.validation.imports import OWN, FromFile, Imports, NotAllowed
 from equipoise.validation.names import nearest, quoted
 
 OPERATIONAL = ("workers", "keep", "memory")  # settings that do not change results
@@ -158,7 +159,7 @@ def plan_comparison(
         raise ConfigurationError(
             "methods: expected at least one, got none; `equipoise methods` lists them"
         )
-    listed = [_listed(method, config, imports) for method in methods]
+    listed = _all_listed(methods, config, imports)
     if baselines not in (None, ALONE, NONE):
         raise ConfigurationError(f"baselines: expected {ALONE} or {NONE}, got {quoted(baselines)}")
     listed = _with_standalone(listed, config, add=baselines != NONE)
@@ -353,6 +354,32 @@ def _check_memory(cells: Sequence[Cell]) -> None:
         )
 
 
+def _all_listed(
+    methods: Sequence[Any], config: Mapping[str, Any], imports: Imports
+) -> list[ListedMethod]:
+    """Check a list of methods.
+
+    Raises:
+        ConfigurationError: A file names methods that may not be imported. The error also names all
+            mistakes in the shared settings, so that one permission after the other is not needed.
+    """
+    listed = []
+    refused: dict[str, None] = {}
+    for method in methods:
+        try:
+            listed.append(_listed(method, config, imports))
+        except NotAllowed as error:
+            refused[with_locations(f"methods: {error}", config)] = None
+    if refused:
+        lines = list(refused)
+        try:
+            experiment(config, imports)
+        except ConfigurationError as error:
+            lines.append(str(error))
+        raise ConfigurationError("\n".join(lines))
+    return listed
+
+
 def _listed(value: Any, config: Mapping[str, Any], imports: Imports) -> ListedMethod:
     """Check one item of a list of methods."""
     if value == ALONE:
@@ -525,7 +552,12 @@ def from_file(config: FromFile, **arguments: Any) -> tuple[FromFile, dict[str, A
 
 
 def as_config(base: Experiment | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration whose sections are mappings; Python objects in it stay as they are."""
+    """Return a configuration whose sections are mappings; Python objects in it stay as they are.
+
+    One of a file still knows the lines of its keys, for messages.
+    """
+    if isinstance(base, FromFile):
+        return base
     config = {}
     for key, value in dict(base).items():
         config[key] = as_config(value) if isinstance(value, BaseModel) else value  # type: ignore[arg-type]

@@ -25,14 +25,14 @@ from torch import nn
 from equipoise.composition import parts
 from equipoise.data import DataConfig, Dataset
 from equipoise.data.arrays.objects import with_own_data
-from equipoise.experiment.files import ConfigurationError
+from equipoise.experiment.files import ConfigurationError, with_locations
 from equipoise.experiment.sections import Budget, Evaluation, Faults, Participation, Section
 from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.losses.registry import DEFAULT
 from equipoise.method import Method, mistake
 from equipoise.models.registry import AUTO, REGISTRY, chosen
 from equipoise.training import Training
-from equipoise.validation.imports import FromFile, Imports, NotAllowed, permission, permitted
+from equipoise.validation.imports import Imports, NotAllowed, permission, permitted
 from equipoise.validation.names import checked_name, closest, quoted
 from equipoise.validation.settings import plain_reason
 
@@ -361,20 +361,9 @@ def experiment(config: Mapping[str, Any], imports: Imports | None = None) -> Exp
     try:
         return Experiment(**config)
     except ConfigurationError as error:
-        if isinstance(config, FromFile):
-            raise ConfigurationError(_with_locations(str(error), config)) from None
-        raise
+        raise ConfigurationError(with_locations(str(error), config)) from None
     finally:
         permission.reset(before)
-
-
-def _with_locations(message: str, config: FromFile) -> str:
-    """Return a message whose lines name the file and line of their key, if a file has it."""
-    lines = []
-    for line in message.split("\n"):
-        location = config.location_of(line.partition(": ")[0])
-        lines.append(f"{location}: {line}" if location is not None else line)
-    return "\n".join(lines)
 
 
 def _explain_all(details: list[Any]) -> str:

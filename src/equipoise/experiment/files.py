@@ -44,6 +44,22 @@ def load(path: Path | str) -> FromFile:
     return config
 
 
+def with_locations(message: str, config: Mapping[str, Any]) -> str:
+    """Return a message whose lines name the file and line of their key, if a file has it.
+
+    Args:
+        message: Lines of the form `KEY: REASON`.
+        config: The configuration; one that is not from a file leaves the message as it is.
+    """
+    if not isinstance(config, FromFile):
+        return message
+    lines = []
+    for line in message.split("\n"):
+        location = config.location_of(line.partition(": ")[0])
+        lines.append(f"{location}: {line}" if location is not None else line)
+    return "\n".join(lines)
+
+
 @overload
 def with_settings(config: FromFile, settings: Mapping[str, Any]) -> FromFile: ...
 @overload

@@ -230,7 +230,10 @@ class Evaluation(Section):
     @field_validator("main")
     @classmethod
     def _known_main(cls, main: Any, info: ValidationInfo) -> Any:
-        listed = info.data.get("metrics", ())
+        if "metrics" not in info.data:
+            # They were refused, and `main` may be the short name of one of them.
+            return main
+        listed = info.data["metrics"]
         if main is None or main in [name_of(entry) for entry in listed]:
             return main
         metric = resolve(main, imports=permission.get())

@@ -27,6 +27,7 @@ def notes(result: RunResult, metric: str | None = None, model: str | None = None
     if result.status == "finished" and model in (None, result.main_model):
         sentences.append(not_converged(scores.curve, scores.metric))
     sentences.append(unevaluated(result))
+    sentences.append(without_samples(result))
     sentences.append(trained_on_validation(result))
     sentences.append(one_class(scores, result.main_split))
     sentences.append(diverged(scores.metric.name, scores.values))
@@ -55,6 +56,33 @@ def unevaluated(result: RunResult) -> str:
         f"{total - len(missing)} of {total} clients evaluated: {list_clients(missing)} {was} away "
         f"or failed; {remedy}"
     )
+
+
+def without_samples(result: RunResult) -> str:
+    """Return a sentence about clients that have nothing to be tested on; empty if all have."""
+    if result.main_split != "test" or not any(result.sizes.get("test", ())):
+        return ""  # a shared test set, or `nothing_measured` says why
+    totals = [sum(parts) for parts in zip(*result.sizes.values(), strict=True)]
+    empty = []
+    untested = []
+    for client, total, test in zip(result.clients, totals, result.sizes["test"], strict=True):
+        if not total:
+            empty.append(client)
+        elif not test:
+            untested.append(client)
+    parts = []
+    for clients, missing in ((empty, "samples"), (untested, "test samples")):
+        if clients:
+            parts.append(f"{list_clients(clients)} {_has(clients)} no {missing}")
+    if not parts:
+        return ""
+    rest = len(result.clients) - len(empty) - len(untested)
+    others = "the other client" if rest == 1 else f"the other {rest} clients"
+    return f"{', '.join(parts)}; averages are over {others}"
+
+
+def _has(clients: Sequence[str]) -> str:
+    return "has" if len(clients) == 1 else "have"
 
 
 def trained_on_validation(result: RunResult) -> str:
@@ -88,10 +116,10 @@ def one_class(scores: MetricResult, split: str = "test") -> str:
     if split == "shared":
         owner = "the shared"
     clients = list_clients(scores.undefined)
-    return (
-        f"{scores.metric.name} is undefined for {clients}: {owner} test data have one class; "
-        f"{remedy}"
-    )
+    reason = f" on {owner} test data"
+    if scores.metric.needs == "two classes":
+        reason = f": {owner} test data have one class"
+    return f"{scores.metric.name} is undefined for {clients}{reason}; {remedy}"
 
 
 def nothing_measured(result: RunResult) -> str:

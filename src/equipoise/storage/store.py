@@ -14,7 +14,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,6 +44,7 @@ from equipoise.storage.form import (
     damaged,
     parsed,
     read,
+    read_configuration,
     types_of,
 )
 from equipoise.storage.lock import acquire
@@ -156,11 +157,7 @@ class Store:
             check_entries(folder, writing=True)
             (folder / FILES).mkdir(parents=True, exist_ok=True)
             if (folder / DATABASE).exists():
-                raise RunError(
-                    f"{folder} holds a run already; resume it with `equipoise resume {folder}` "
-                    "(add --network KIT if its data are at sites), choose another --out, "
-                    "or remove it with --overwrite"
-                )
+                raise _in_use(folder)
             _check_no_remains(folder)
             (folder / CONFIGURATION).write_text(configuration)
             new_database = folder / f"{DATABASE}.new"
@@ -247,6 +244,11 @@ class Store:
             f"select key, value as text from meta where key in ({placeholders})", keys
         )
         return {key: parsed(text, self.folder) for key, text in rows}
+
+    @property
+    def is_finished(self) -> bool:
+        """True if training has ended: all rounds are done, or a callback or a budget stopped it."""
+        return bool(self.meta("status") == "finished")
 
     def resume_command(self, options: str = "") -> str:
         """Return the command that resumes the run; see `files.resume_command`."""
@@ -613,6 +615,26 @@ class Store:
                     "resume the run, or run again"
                 )
         return None
+
+
+def _in_use(folder: Path) -> RunError:
+    """Return the error that a folder holds a run, which may be finished."""
+    try:
+        with closing(Store(folder, checked=False)) as store:
+            rounds = read_configuration(folder)["rounds"]
+            is_over = store.is_finished and not store.missed(rounds) and not store.unevaluated()
+    except (RunError, KeyError):  # a damaged run: `equipoise resume` says what is wrong with it
+        is_over = False
+    if is_over:
+        return RunError(
+            f"{folder} holds a run already; it is finished, so choose another folder with --out, "
+            "or replace it with --overwrite"
+        )
+    return RunError(
+        f"{folder} holds a run already; resume it with `equipoise resume {folder}` "
+        "(add --network KIT if its data are at sites), choose another --out, "
+        "or remove it with --overwrite"
+    )
 
 
 def _create_database(path: Path, meta: Mapping[str, Any]) -> None:

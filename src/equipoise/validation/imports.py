@@ -276,7 +276,11 @@ def _imported(name: str, kind: str, fits: Callable[[Any], bool]) -> Any:
     member: Any = module
     for part in attribute.split("."):
         if not hasattr(member, part):
-            known = [key for key, candidate in vars(module).items() if fits(candidate)]
+            known = [
+                key
+                for key, candidate in vars(module).items()
+                if fits(candidate) and not _is_foreign(candidate, module_name)
+            ]
             raise nearest(f"name in {module_name}", attribute, known)
         member = getattr(member, part)
         if isinstance(member, ModuleType):
@@ -285,6 +289,18 @@ def _imported(name: str, kind: str, fits: Callable[[Any], bool]) -> Any:
                 "name that module before the colon"
             )
     return member
+
+
+def _is_foreign(candidate: Any, module: str) -> bool:
+    """Return True for a class or a function that a module imported from another package."""
+    if not (isinstance(candidate, type) or inspect.isroutine(candidate)):
+        return False
+    origin = getattr(candidate, "__module__", None)
+    return origin is not None and _package_of(origin) != _package_of(module)
+
+
+def _package_of(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _import_advice(module: str) -> str:
