@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -28,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def is_thorough(item: pytest.Item) -> bool:
     """Return True for a case that other cases of its test represent."""
     _, _, case = item.name.partition("[")
-    words = set(case.removesuffix("]").split("-"))
+    words = set(re.split(r"[-\s]", case.removesuffix("]")))
     if item.nodeid.startswith(SHOWN_BY_OTHERS) and words & CONVOLUTIONS:
         return True
     quick = item.get_closest_marker("quick_cases")

@@ -121,6 +121,7 @@ def test_a_direction_in_which_a_client_does_not_vary_is_counted_and_bounded() ->
 
 
 @pytest.mark.parametrize(("n", "m"), [(8, 10), (15, 10), (30, 10), (200, 5)])
+@pytest.mark.thorough
 def test_chance_is_what_equal_clients_show(n: int, m: int) -> None:
     """Simulated in coordinates that are not white, with other numbers than the library draws."""
     mean0, cov0 = gaussian(m, 8, scale=3)

@@ -75,6 +75,7 @@ def test_validation_data_that_a_method_trains_on_choose_nothing(method, tmp_path
     assert not list(tmp_path.glob("*/runs/*"))
 
 
+@pytest.mark.thorough
 def test_a_grid_over_a_method_that_holds_validation_data_out_runs(tmp_path: Path):
     method = {"name": "poise", "fold": False}
     grid = {"training.lr": [0.1, 0.2]}

@@ -17,7 +17,7 @@ from tests.helpers.runs import LOOSE, OF_EACH_KIND, QUICK
 # checked with them. Elsewhere the kind of network matters little, and the slow tests check it.
 CHECKED_ON_CNN = {"state_round_trips", "payload_travels", "order_of_clients", "nan_reply"}
 # Quick for every method: what it may learn from, and what it may send.
-QUICK_CHECKS = {"payload_travels", "no_foreign_data", "unseen_test_data"}
+QUICK_CHECKS = {"payload_travels", "unseen_test_data"}
 
 
 def _cases() -> list[Any]:

@@ -150,12 +150,13 @@ def assert_as_torch(found: dict[str, Tensor], expected: dict[str, Tensor], start
 
 
 def _models_and_optimisers() -> list[Any]:
-    """Every model with every optimiser; large ones with one optimiser outside the slow tests."""
+    """Every model with every optimiser; large ones are thorough with one optimiser, else slow."""
     cases = []
     for model in [*names(), "dropout"]:
         for optimiser in OPTIMISERS:
-            slow = model.startswith("resnet") and optimiser != "adam"
-            marks = pytest.mark.slow if slow else ()
+            marks: Any = ()
+            if model.startswith("resnet"):
+                marks = pytest.mark.thorough if optimiser == "adam" else pytest.mark.slow
             cases.append(pytest.param(model, optimiser, marks=marks))
     return cases
 

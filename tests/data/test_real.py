@@ -50,6 +50,7 @@ def pool(fashion: Dataset, scores: np.ndarray, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("c", "shift", "distance"), [(2, 1.87, 0.32), (5, 3.31, 0.43), (10, 4.25, 0.49)]
 )
+@pytest.mark.thorough
 def test_ics_realises_the_expected_shift(pool: Pool, c: int, shift: float, distance: float) -> None:
     dealt = [partition_pool(f"ics:{c}", pool, 10, seed) for seed in range(5)]
     # one seed's mean varies by 0.2 (c = 2) to 0.5 (c = 10), so that of five by up to 0.23

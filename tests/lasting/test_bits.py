@@ -10,6 +10,7 @@ import pytest
 
 from equipoise import methods
 from tests.helpers import bits
+from tests.helpers.runs import OF_EACH_KIND
 
 EXPECTED = json.loads(bits.EXPECTED.read_text())
 
@@ -18,6 +19,7 @@ def test_every_method_has_its_digests() -> None:
     assert set(EXPECTED["methods"]) == set(methods.names())
 
 
+@pytest.mark.quick_cases(*OF_EACH_KIND)
 @pytest.mark.parametrize("network", bits.NETWORKS)
 @pytest.mark.parametrize("method", EXPECTED["methods"])
 def test_the_final_state_is_that_of_the_commit_that_recorded_it(

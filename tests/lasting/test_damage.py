@@ -48,6 +48,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("kind", ["server", "client", "perclient"])
 @pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.quick_cases("server", "missing")
 def test_a_damaged_newest_checkpoint_is_named_and_an_older_one_leads_to_the_same_bits(
     damage: str, kind: str, tmp_path: Path
 ) -> None:

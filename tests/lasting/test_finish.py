@@ -198,6 +198,7 @@ def test_a_kill_repeats_only_it(method: str, stride: int, play: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.thorough
 def test_killed_at_random_moments(workers: int, play: Any, tmp_path: Path) -> None:
     job = config(tmp_path, "finetune", rounds=3, workers=workers)
     whole, out = tmp_path / "whole", tmp_path / "killed"

@@ -48,6 +48,7 @@ def test_a_run_of_format_1_is_resumed_to_the_same_bits(method: str, tmp_path: Pa
 
 # states of clients; and one value per client at the server
 @pytest.mark.parametrize("method", ["scaffold", "kdia"])
+@pytest.mark.thorough
 def test_a_run_of_format_4_whose_files_lie_in_one_folder_goes_on_to_the_same_bits(
     method: str, tmp_path: Path
 ) -> None:

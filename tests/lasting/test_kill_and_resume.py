@@ -69,7 +69,7 @@ def test_killed_while_it_goes_back(play: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.thorough
+@pytest.mark.quick_cases("fedavg")
 def test_killed_at_random_moments_again_and_again(
     method: str, workers: int, play: Any, tmp_path: Path
 ) -> None:
@@ -127,6 +127,7 @@ def test_twenty_kills_at_any_moment_change_no_bit(where: str, play: Any, tmp_pat
         assert not list((out / "files").rglob("client-*"))
 
 
+@pytest.mark.thorough
 def test_killed_at_single_moments_with_states_on_a_second_disk(play: Any, tmp_path: Path) -> None:
     job = config(tmp_path, "scaffold", rounds=2)
     whole = tmp_path / "whole"

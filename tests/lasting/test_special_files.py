@@ -76,6 +76,7 @@ NAMES = ["run.db", "run.db-wal", "run.db-shm", "run.db-journal", "run.lock", "ex
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.thorough
 def test_a_run_with_a_pipe_is_refused(name: str, tmp_path: Path, equipoise: CommandLine) -> None:
     run = made_up_run(tmp_path / "runs" / "run", finished=False)
     pipe(run / name)
@@ -191,6 +192,7 @@ def test_a_site_that_is_a_pipe_is_not_left_out_in_silence(
     )
 
 
+@pytest.mark.thorough
 def test_images_and_patients_that_are_pipes_are_refused(
     tmp_path: Path, equipoise: CommandLine
 ) -> None:

@@ -259,6 +259,7 @@ def test_a_new_run_is_not_written_through_links(name: str, made: Path, tmp_path:
     "name", ["report.html", "report-heatmap.png", "global.safetensors", "global.md"]
 )
 @pytest.mark.parametrize("dangling", [False, True])
+@pytest.mark.thorough
 def test_outputs_are_not_written_through_links(
     name: str, dangling: bool, whole: Path, tmp_path: Path
 ) -> None:
@@ -431,6 +432,7 @@ def equipoise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.quick_cases("format", "sizes", "configuration", "table", "cohort")
 def test_a_malformed_store_is_one_sentence(case: str, half: Path, equipoise: CommandLine) -> None:
     BROKEN[case](half)
     for command in (

@@ -242,6 +242,7 @@ CASES += [(kind, True) for kind in ("sqerr", "feat", "none", "constant_half")]
 
 
 @pytest.mark.parametrize(("kind", "numbers"), CASES)
+@pytest.mark.quick_cases("kl", "feat", "True")
 def test_rounds_match_a_plain_reference(tmp_path: Path, kind: str, numbers: bool) -> None:
     as_they_are = {
         "centre": 0.0,

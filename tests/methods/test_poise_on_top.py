@@ -66,6 +66,7 @@ def ended(base: Method, out: Path, transport: Any = None, **changes: Any) -> Run
 
 
 @pytest.mark.parametrize("name", BASES)
+@pytest.mark.quick_cases("fedavg", "kdia", "fedmdfg")
 def test_the_base_and_the_model_trained_alone_are_what_they_were(name: str, tmp_path: Path) -> None:
     plain = played(settings(made(name), rounds=2, keep=100), tmp_path / "plain", skewed())
     run = ended(made(name), tmp_path / "run", "loopback")

@@ -23,6 +23,8 @@ from equipoise.transports.nvflare.kits import Kit
 from tests.helpers.terminal import Terminal
 from tests.network.consortium import Consortium, replace_certificate, signed_by
 
+pytestmark = pytest.mark.thorough
+
 FOREIGN = "SHA256:" + ":".join(["AB"] * 32)
 
 

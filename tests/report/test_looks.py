@@ -81,6 +81,7 @@ def prefer(browser: Browser, scheme: str, medium: str = "screen") -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("page", ["run", "comparison"])
+@pytest.mark.thorough
 def test_every_text_can_be_read_in_light_and_dark(
     browser: Browser, pages: dict[str, Path], page: str, scheme: str
 ) -> None:

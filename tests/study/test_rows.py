@@ -151,6 +151,7 @@ def test_clients_that_share_a_test_set_have_the_sampling_error_of_one_set():
 @pytest.mark.parametrize(
     "column", ["average", "worst", "std", "best", "change", "worst_change", "p10_change", "cf"]
 )
+@pytest.mark.thorough
 def test_sampling_errors_are_those_of_tables_drawn_anew(column):
     """The reference draws accuracies one by one and computes each number as the table does."""
     clients = "abc"

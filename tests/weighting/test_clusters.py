@@ -24,6 +24,7 @@ def spread(points: np.ndarray, groups: list[int]) -> float:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.thorough
 def test_no_partition_is_better(seed: int, k: int) -> None:
     points = np.random.Generator(np.random.PCG64(seed)).standard_normal((7, 3))
     best = min(spread(points, list(groups)) for groups in product(range(k), repeat=7))
