@@ -65,7 +65,7 @@ class Entry:
     variant: str = ""
 
 
-def entries(workload: str, wanted: list[str]) -> list[Entry]:
+def entries(workload: str, contenders: list[str]) -> list[Entry]:
     """Who takes part in a workload; no peer has FedAKD."""
     all_entries = [
         Entry("ours"),
@@ -79,7 +79,7 @@ def entries(workload: str, wanted: list[str]) -> list[Entry]:
             Entry("flower"),
             Entry("fedlab"),
         ]
-    return [entry for entry in all_entries if entry.contender in wanted]
+    return [entry for entry in all_entries if entry.contender in contenders]
 
 
 def command(entry: Entry) -> list[str]:

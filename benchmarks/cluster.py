@@ -62,9 +62,7 @@ def experiment(
     )
 
 
-def measured(
-    wanted: eq.Experiment, address: str | None, here: list[nodes.Node]
-) -> dict[str, float]:
+def measured(job: eq.Experiment, address: str | None, here: list[nodes.Node]) -> dict[str, float]:
     """Return the medians of a run's rounds: seconds, CPU seconds, and the time to the first round.
 
     The first round, and the last, which evaluates, are left out.
@@ -99,7 +97,7 @@ def measured(
 
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        run(wanted, Path(folder) / "run", Hearing(on_start=mark, on_round=mark), cluster=address)
+        run(job, Path(folder) / "run", Hearing(on_start=mark, on_round=mark), cluster=address)
     rounds = range(2, len(ends) - 1)
     return {
         "start": ends[0] - began,
@@ -233,8 +231,8 @@ def compared(name: str, images: Any, cluster: Cluster, repetitions: int) -> Comp
             (None, comparison.workers),
             (cluster.address, comparison.cluster),
         ):
-            wanted = experiment(workload, images, rounds, cluster.workers, model)
-            results.append(measured(wanted, address, cluster.nodes))
+            job = experiment(workload, images, rounds, cluster.workers, model)
+            results.append(measured(job, address, cluster.nodes))
     return comparison
 
 

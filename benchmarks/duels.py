@@ -331,12 +331,12 @@ def main() -> None:
         parser.error(
             f"--rounds: expected at least 2, since the first is not counted, got {options.rounds}"
         )
-    wanted = [case for case in CASES if options.methods is None or case.method in options.methods]
-    networks = {case.network for case in wanted}
+    selected = [case for case in CASES if options.methods is None or case.method in options.methods]
+    networks = {case.network for case in selected}
     cases = [
         case
         for case in CASES
-        if case in wanted or (case.method == "fedavg" and case.network in networks)
+        if case in selected or (case.method == "fedavg" and case.network in networks)
     ]
     with tempfile.TemporaryDirectory() as folder, one_thread():
         results = run(cases, options.rounds, Path(folder))

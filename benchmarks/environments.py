@@ -25,17 +25,17 @@ def folder() -> Path:
 def python_of(peer: str) -> str:
     """The interpreter of a peer's environment, which is made first if its requirements are new."""
     files = sorted(PEERS.glob("constraints.txt")) + sorted((PEERS / peer).glob("*.txt"))
-    wanted = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     home = folder() / peer
     python, mark = home / "bin" / "python", home / "made-from"
-    if mark.is_file() and mark.read_text() == wanted:
+    if mark.is_file() and mark.read_text() == digest:
         return str(python)
     _call([sys.executable, "-m", "venv", "--clear", str(home)])
     install = [str(python), "-m", "pip", "install", "--quiet", "-c", str(PEERS / "constraints.txt")]
     _call([*install, "-r", str(PEERS / peer / "requirements.txt")])
     if (alone := PEERS / peer / "no-deps.txt").is_file():
         _call([*install, "--no-deps", "-r", str(alone)])
-    mark.write_text(wanted)
+    mark.write_text(digest)
     return str(python)
 
 

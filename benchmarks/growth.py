@@ -161,12 +161,12 @@ def measure(name: str, series: Series, largest: int) -> list[Row]:
         with contextlib.ExitStack() as stack:
             players = {}
             for size in sizes:
-                wanted = series.experiment(size)
-                fill = math.ceil(wanted["data"]["clients"] / AT_ONCE) if series.fill else 0
-                wanted["rounds"] = fill + laps[size] + 1
+                config = series.experiment(size)
+                fill = math.ceil(config["data"]["clients"] / AT_ONCE) if series.fill else 0
+                config["rounds"] = fill + laps[size] + 1
                 spec = {
                     "folder": f"{folder}/{size}",
-                    "experiment": wanted,
+                    "experiment": config,
                     "fill": fill,
                     "laps": laps[size],
                 }

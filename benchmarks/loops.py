@@ -145,7 +145,7 @@ def by_hand(shared: Shared, model: nn.Sequential) -> Trainer:
             elif isinstance(layer, nn.Flatten):
                 gradient = gradient.view_as(saved) if below else gradient
             elif isinstance(layer, nn.Conv2d):
-                wanted = [below, True, True]
+                needed = [below, True, True]
                 gradient, weight, bias = torch.ops.aten.convolution_backward(
                     gradient,
                     saved,
@@ -157,7 +157,7 @@ def by_hand(shared: Shared, model: nn.Sequential) -> Trainer:
                     False,
                     [0, 0],
                     1,
-                    wanted,
+                    needed,
                 )
                 layer.weight.sub_(weight, alpha=rate)
                 layer.bias.sub_(bias, alpha=rate)

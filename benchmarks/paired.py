@@ -172,7 +172,7 @@ def line_of(
 
 
 def compete(
-    workload: str, wanted: Sequence[str], counted: int, before: Path | None = None, seed: int = 0
+    workload: str, names: Sequence[str], counted: int, before: Path | None = None, seed: int = 0
 ) -> Found:
     """All rounds of one workload.
 
@@ -188,7 +188,7 @@ def compete(
         print(f"{workload} {name}: left out, {reason}", flush=True)
 
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        for name in (*wanted, *([BEFORE] if before is not None else [])):
+        for name in (*names, *([BEFORE] if before is not None else [])):
             try:
                 player = Player(name, *line_of(name, workload, rounds, before), Path(folder))
                 stack.callback(player.close)
@@ -341,12 +341,12 @@ def main() -> None:
         parser.error(f"--rounds: expected at least 2, got {options.rounds}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     asked = options.contenders or (["bound"] if options.quick else contenders)
-    wanted = ["ours", CONTROL, *(name for name in asked if name not in ("ours", CONTROL))]
+    names = ["ours", CONTROL, *(name for name in asked if name not in ("ours", CONTROL))]
     everything: list[tuple[Found, int]] = []
     for workload in options.workloads or (["W2", "W3"] if options.quick else list(BOUND_VARIANTS)):
         counted = options.rounds or (40 if options.quick else 3 if workload == "W1" else 60)
         found = compete(
-            workload, wanted, counted, options.before.absolute() if options.before else None
+            workload, names, counted, options.before.absolute() if options.before else None
         )
         if "ours" not in found.laps:
             raise SystemExit(f"ours did not run: {found.skipped['ours']}")

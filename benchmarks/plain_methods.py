@@ -331,10 +331,10 @@ def with_generated(
     coming = iter(labels)
 
     def loss(net: nn.Module, x: Tensor, y: Tensor, places: Tensor) -> Tensor:
-        logits, wanted = net(x), next(coming)
+        logits, targets = net(x), next(coming)
         with torch.no_grad():
-            features = generator(torch.randn(len(wanted), NOISE, generator=noise), wanted)
-        generated = functional.cross_entropy(net.head(features), wanted)
+            features = generator(torch.randn(len(targets), NOISE, generator=noise), targets)
+        generated = functional.cross_entropy(net.head(features), targets)
         return (
             functional.cross_entropy(logits, y)
             + 0.5 * divergence(logits / 2, teacher.index_select(0, places) / 2)
@@ -365,15 +365,15 @@ def train_generator(
     shares = torch.from_numpy(job.sizes / job.sizes.sum()).float()
     optimiser = torch.optim.Adam(generator.parameters(), lr=1e-3, weight_decay=1e-5, fused=True)
     generator.train()
-    for wanted in labels.split(GENERATOR_BATCH)[:GENERATOR_STEPS]:
+    for targets in labels.split(GENERATOR_BATCH)[:GENERATOR_STEPS]:
         drawn = torch.randn(GENERATOR_BATCH, NOISE, generator=noise)
-        features = generator(drawn, wanted)
+        features = generator(drawn, targets)
         answers = torch.tensordot(shares, stacked_heads(net.head, heads, features), 1)
         made, given = (
             (first - second).abs().mean() for first, second in (features.chunk(2), drawn.chunk(2))
         )
         optimiser.zero_grad()
-        (functional.cross_entropy(answers, wanted) + 1 / (made / given + 1e-5)).backward()
+        (functional.cross_entropy(answers, targets) + 1 / (made / given + 1e-5)).backward()
         optimiser.step()
 
 

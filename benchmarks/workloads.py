@@ -159,14 +159,14 @@ def partition(workload: Workload, labels: np.ndarray, seed: int) -> list[np.ndar
     if workload.concentration is None:
         return list(np.array_split(chosen, workload.clients))
     for _ in range(MOST_DRAWS):
-        dealt: list[list[np.ndarray]] = [[] for _ in range(workload.clients)]
+        positions: list[list[np.ndarray]] = [[] for _ in range(workload.clients)]
         for label in np.unique(labels):
             of_label = chosen[labels[chosen] == label]
             shares = generator.dirichlet(np.full(workload.clients, workload.concentration))
             cuts = (np.cumsum(shares)[:-1] * len(of_label)).round().astype(int)
-            for parts, part in zip(dealt, np.split(of_label, cuts), strict=True):
+            for parts, part in zip(positions, np.split(of_label, cuts), strict=True):
                 parts.append(part)
-        clients = [generator.permutation(np.concatenate(parts)) for parts in dealt]
+        clients = [generator.permutation(np.concatenate(parts)) for parts in positions]
         if min(map(len, clients)) >= workload.batch:
             return clients
     raise ValueError(

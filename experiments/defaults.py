@@ -3,7 +3,7 @@
     python experiments/defaults.py          # trains what defaults.json lacks, writes it and defaults.md beside this file; minutes on one core
     python experiments/defaults.py --table  # defaults.md anew from defaults.json
 
-Over the sets that come with the installation, dealt to unequal clients. The score of a set with classes is accuracy, that of numbers to predict the share of
+Over the sets that come with the installation, divided among unequal clients. The score of a set with classes is accuracy, that of numbers to predict the share of
 their variance that is explained (R², below 0 where a constant would do better). Test data are not looked at. A run of the most rounds also gives the
 numbers of fewer, since its first rounds are the same.
 """
@@ -92,13 +92,13 @@ def measure(folder: Path, found: dict[str, Any]) -> None:
         if (name, lr, epochs, method, seed) in done or (lr, epochs) in diverging(found["runs"]):
             continue
         classes = name in CLASSES
-        wanted = eq.Experiment(
+        experiment = eq.Experiment(
             data={**data, "split": [0.6, 0.2, 0.2]}, method=method, training={"lr": lr, "epochs": epochs}, rounds=max(ROUNDS), seed=seed, workers=0,
             evaluation={"every": 10, "splits": ["validation"], "metrics": ["accuracy" if classes else "loss"], "curves": False},
         )  # fmt: skip
         began = time.time()
         try:
-            run = eq.run(wanted, folder / f"{name}-{lr}-{epochs}-{method}-{seed}", quiet=True)
+            run = eq.run(experiment, folder / f"{name}-{lr}-{epochs}-{method}-{seed}", quiet=True)
             scores = [_score(run, rounds, classes) for rounds in ROUNDS]
         except RunError as error:
             if "not finite" not in str(error):

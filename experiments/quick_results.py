@@ -117,13 +117,13 @@ def processor() -> str:
     )
 
 
-def main(wanted: list[str]) -> None:
+def main(systems: list[str]) -> None:
     """Run the experiments and write the page."""
     parts = []
     for system in SYSTEMS:
         folder = Path("comparisons/quick") / system
         config = yaml.safe_load((HERE / f"{system}-quick.yaml").read_text())
-        if not wanted or system in wanted:
+        if not systems or system in systems:
             compare(config, methods=[*SYSTEMS[system], config["method"]], seeds=SEEDS, out=folder)
         comment = (HERE / f"{system}-quick.yaml").read_text().splitlines()[0].removeprefix("# ")
         parts.append(

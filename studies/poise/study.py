@@ -126,23 +126,23 @@ class Study:
         """
         key = (part, model, setting, label, seed)
         changes = {**(common or {}), **changes}
-        wanted = Experiment(**settings.config(setting, method, seed + other, model, **changes))
+        experiment = Experiment(**settings.config(setting, method, seed + other, model, **changes))
         if key in self.done and keep is None and not again:
             return self.done[key]
         if against is not None and label != against and (*key[:3], against, seed) not in self.right:
             self.alone(part, setting, against, seed, model, common or {})
-        plain = federation_of(wanted.data.model_dump(mode="json"), seed)
+        plain = federation_of(experiment.data.model_dump(mode="json"), seed)
         federation = change(plain) if change is not None else plain
         began, cpu = time.perf_counter(), time.process_time()
-        with tempfile.TemporaryDirectory() as folder, dealt(federation):
+        with tempfile.TemporaryDirectory() as folder, run_on(federation):
             try:
-                run = simulate.run(wanted, Path(folder) / "run")
+                run = simulate.run(experiment, Path(folder) / "run")
             except RunError as error:
                 if "not finite" not in str(error):
                     raise
                 self.keep({**named(key), "diverged": str(error)})
                 return self.done[key]
-            record = self.record(run, wanted, federation, key, against)
+            record = self.record(run, experiment, federation, key, against)
             record["seconds"] = [
                 round(time.perf_counter() - began, 1),
                 round(time.process_time() - cpu, 1),
@@ -156,7 +156,7 @@ class Study:
     def record(
         self,
         run: Run,
-        wanted: Experiment,
+        experiment: Experiment,
         federation: Federation,
         key: tuple[Any, ...],
         against: str | None,
@@ -164,7 +164,7 @@ class Study:
         """Return the record of a finished run."""
         found = run.final()
         right = [
-            self._right(run, wanted, federation, k, client)
+            self._right(run, experiment, federation, k, client)
             for k, client in enumerate(federation.ids)
         ]
         rows = [*run.rounds(), *run.finish()]
@@ -177,7 +177,7 @@ class Study:
             "steps": sum(row["steps"] for row in rows),
             "bytes": [sum(row[way] for row in rows) for way in ("bytes_down", "bytes_up")],
         }
-        if "loss" in wanted.evaluation.metrics:
+        if "loss" in experiment.evaluation.metrics:
             losses = run.final("loss")
             record["nll"] = [round(losses[client], 6) for client in federation.ids]
         assert all(
@@ -198,10 +198,10 @@ class Study:
         return record
 
     def _right(
-        self, run: Run, wanted: Experiment, federation: Federation, k: int, client: str
+        self, run: Run, experiment: Experiment, federation: Federation, k: int, client: str
     ) -> np.ndarray:
         places = torch.from_numpy(np.array(federation.test[k]))
-        net = run.model(run.main_model, client=client, experiment=wanted)
+        net = run.model(run.main_model, client=client, experiment=experiment)
         with torch.no_grad():
             said = torch.cat([net(federation.x[chunk]).argmax(1) for chunk in places.split(256)])
         return (said == federation.y[places]).numpy()
@@ -368,10 +368,10 @@ class Study:
         config = settings.config(
             setting, method, seed + (OTHER if label.endswith("other numbers") else 0)
         )
-        wanted = Experiment(**config, dataset=diabetes() if setting == "diabetes" else None)
-        federation = federate(wanted.data, seed, wanted.dataset)
-        with tempfile.TemporaryDirectory() as folder, dealt(federation):
-            found = simulate.run(wanted, Path(folder) / "run").final()
+        experiment = Experiment(**config, dataset=diabetes() if setting == "diabetes" else None)
+        federation = federate(experiment.data, seed, experiment.dataset)
+        with tempfile.TemporaryDirectory() as folder, run_on(federation):
+            found = simulate.run(experiment, Path(folder) / "run").final()
         self.keep(
             {
                 **named(key),
@@ -497,7 +497,7 @@ def poise(label: str) -> Poise:
     return forms[label]
 
 
-class dealt:
+class run_on:
     """Within it a run has these data: prepared once, or with other parts than its seed would deal."""
 
     def __init__(self, federation: Federation) -> None:

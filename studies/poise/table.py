@@ -49,7 +49,7 @@ class Part:
 
     def complete(self) -> list[int]:
         """Seeds that are complete in every setting; further ones of a single setting are not among them."""
-        wanted = (
+        needed = (
             settings.WITH_MLP
             if "digits" in self.settings and "cifar" not in self.settings
             else settings.WITH_LENET
@@ -57,7 +57,7 @@ class Part:
         return [
             seed
             for seed in settings.REPORT
-            if all(seed in self.seeds(setting) for setting in wanted)
+            if all(seed in self.seeds(setting) for setting in needed)
         ]
 
     def used(self, setting: str) -> list[int]:
@@ -446,12 +446,12 @@ def numbers() -> list[str]:
 def missing() -> str:
     """Return a sentence about the parts that have not been run."""
     done = Counter(key[:2] for key in known())
-    wanted = {
+    needed = {
         ("report", "mlp"): "all settings with `mlp`",
         ("ablations", "mlp"): "ablations",
         ("report", "lenet"): "`lenet`",
     }
-    return "; ".join(f"{name}: {done.get(key, 0)} runs" for key, name in wanted.items())
+    return "; ".join(f"{name}: {done.get(key, 0)} runs" for key, name in needed.items())
 
 
 def page() -> str:

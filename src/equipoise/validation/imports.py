@@ -276,12 +276,7 @@ def _imported(name: str, kind: str, fits: Callable[[Any], bool]) -> Any:
     member: Any = module
     for part in attribute.split("."):
         if not hasattr(member, part):
-            known = [
-                key
-                for key, candidate in vars(module).items()
-                if fits(candidate) and not _is_foreign(candidate, module_name)
-            ]
-            raise nearest(f"name in {module_name}", attribute, known)
+            raise nearest(f"name in {module_name}", attribute, _known_names(module, fits))
         member = getattr(member, part)
         if isinstance(member, ModuleType):
             raise UnknownName(
@@ -289,6 +284,13 @@ def _imported(name: str, kind: str, fits: Callable[[Any], bool]) -> Any:
                 "name that module before the colon"
             )
     return member
+
+
+def _known_names(module: ModuleType, fits: Callable[[Any], bool]) -> list[str]:
+    """Return the fitting names of a module: those of its own package, or else all."""
+    fitting = {name: member for name, member in vars(module).items() if fits(member)}
+    own = [name for name, member in fitting.items() if not _is_foreign(member, module.__name__)]
+    return own or list(fitting)
 
 
 def _is_foreign(candidate: Any, module: str) -> bool:
