@@ -35,6 +35,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("count", "anew"), [(1, False), (2, True), (3, False)])
+@pytest.mark.thorough
 def test_any_number_of_workers_gives_the_same_bits(
     count: int, anew: bool, tmp_path: Path, new_processes: None
 ) -> None:

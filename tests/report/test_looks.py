@@ -109,6 +109,7 @@ def ground(browser: Browser, name: str) -> tuple[int, ...]:
     )
 
 
+@pytest.mark.thorough
 def test_figures_follow_the_screen_and_paper_is_light(
     browser: Browser, pages: dict[str, Path]
 ) -> None:
