@@ -18,6 +18,7 @@ from equipoise.runs import Run
 from equipoise.runs.notes import notes
 from equipoise.runs.result import read_result
 from equipoise.site.messages import Message
+from equipoise.storage.store import RunError
 from equipoise.transports.nvflare.entry import (
     RunEntry,
     has_live_job,
@@ -29,9 +30,10 @@ from equipoise.transports.nvflare.entry import (
 )
 from equipoise.transports.nvflare.order import RunOrder
 from equipoise.transports.nvflare.run_jobs import JobFacts, RunJob
+from equipoise.transports.nvflare.scientist import submit
 from equipoise.transports.nvflare.serving import Outcome
 from tests.helpers.apart_sites import apart_config, network_of, run_joined
-from tests.helpers.runs import same_as_replay, same_run
+from tests.helpers.runs import config, same_as_replay, same_run
 
 RUN = "a" * 32
 OWNER = "ann@example.org"
@@ -228,6 +230,14 @@ def test_a_run_whose_sites_are_away_waits_for_them(server: Server) -> None:
     outcome = server.run(SUPERVISOR)
     assert outcome.status == "stopped" and "round 2" in outcome.text
     assert server.entry.is_active
+
+
+def test_a_new_run_does_not_advise_to_resume_a_finished_one(tmp_path: Path) -> None:
+    job = config(tmp_path, "fedavg", rounds=1)
+    simulate.run(experiment(job), tmp_path / "run", quiet=True)
+    nobody: Any = None  # the folder is checked before anything is sent
+    with pytest.raises(RunError, match="is finished, so choose another folder"):
+        submit(nobody, experiment(job), tmp_path / "run")
 
 
 def test_a_run_goes_back_once(tmp_path: Path) -> None:

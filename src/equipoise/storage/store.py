@@ -157,7 +157,7 @@ class Store:
             check_entries(folder, writing=True)
             (folder / FILES).mkdir(parents=True, exist_ok=True)
             if (folder / DATABASE).exists():
-                raise _in_use(folder)
+                raise folder_in_use(folder)
             _check_no_remains(folder)
             (folder / CONFIGURATION).write_text(configuration)
             new_database = folder / f"{DATABASE}.new"
@@ -617,7 +617,7 @@ class Store:
         return None
 
 
-def _in_use(folder: Path) -> RunError:
+def folder_in_use(folder: Path) -> RunError:
     """Return the error that a folder holds a run, which may be finished."""
     try:
         with closing(Store(folder, checked=False)) as store:

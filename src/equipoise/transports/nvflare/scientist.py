@@ -15,7 +15,7 @@ from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.session import Session, configuration
 from equipoise.storage.files import CONFIGURATION, DATABASE
 from equipoise.storage.lock import acquire
-from equipoise.storage.store import RunError
+from equipoise.storage.store import RunError, folder_in_use
 from equipoise.transports.apart import Apart
 from equipoise.transports.nvflare.job_states import COMPLETED, has_ended
 from equipoise.transports.nvflare.jobs import Desk, JobStatus
@@ -84,7 +84,9 @@ def submit(
         ConfigurationError: If the experiment cannot be run over a network, or a site is not
             connected.
     """
-    if (folder / DATABASE).exists() or (folder / FILE).exists():
+    if (folder / DATABASE).exists():
+        raise folder_in_use(folder)
+    if (folder / FILE).exists():
         raise RunError(
             f"{folder} holds a run already; continue it with `equipoise resume {folder} "
             "--network KIT`, or choose another --out"
