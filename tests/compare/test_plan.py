@@ -151,6 +151,24 @@ def test_a_method_that_another_process_cannot_import_is_tuned_as_it_is() -> None
     assert base.mu == 0.3 and list(guests) == ["weights"]  # type: ignore[attr-defined]
 
 
+def test_a_setting_that_came_later_changes_no_name_unless_it_is_set() -> None:
+    data = {
+        "name": "digits",
+        "partition": "dirichlet:0.3",
+        "clients": 6,
+        "schema": {"centre": 1, "scale": 2},
+    }
+
+    def name(**changes: object) -> str:
+        return folder_name(
+            Experiment(data={**data, **changes}, method="standalone", rounds=4, seed=3)
+        )
+
+    # As it was in version 0.2, before data had groups, times and sites that leave.
+    assert name() == "standalone-s3-d61331ebe7"
+    assert len({name(), name(without=["a"]), name(groups={"sex": None})}) == 3
+
+
 def test_data_and_models_that_live_here_are_part_of_a_name() -> None:
     x = torch.linspace(-1, 1, 24).reshape(12, 2)
 

@@ -31,7 +31,25 @@ OVERRIDES = ("training", "model", "models", "rounds", "participation")
 ALL = "all"
 NONE = "none"
 VALIDATION = "validation"
-NEWER_DATA_KEYS = {"apart": False, "server_validation": 0.0}  # key -> default
+# Section -> the settings that names of runs have always contained. A later one is part of a name
+# only if it differs from its default. So a new version finds runs and results of an older one.
+NAMED_SETTINGS = {
+    "": "data device evaluation faults method model models participation rounds seed training",
+    "data": """
+        augment categorical clients codes duplicates events image_size label name normalise
+        partition pool samples schema site split synthetic task test window
+    """,
+    "data.schema": """
+        centre classes columns factors label missing rename scale shape sites task values
+    """,
+    "training": """
+        batch betas clip epochs eps focal_gamma keep_optimiser loss lr lr_decay momentum nesterov
+        optimiser precision steps weight_decay
+    """,
+    "participation": "availability deadline floor fraction number script tries",
+    "faults": "corrupt corruption deadline dropout script slowdown stragglers",
+    "evaluation": "after_local clients curves distances every main metrics no_curves splits",
+}
 Setting = tuple[tuple[str, Any], ...]
 
 
@@ -598,11 +616,7 @@ def as_method(value: Any, imports: Imports = OWN) -> Any:
 def content(built: Experiment) -> dict[str, Any]:
     """Return all that the result of a run depends on, as plain data."""
     spec = {key: value for key, value in built.to_spec().items() if key not in OPERATIONAL}
-    if spec["budget"] is None:
-        del spec["budget"]  # so that names of runs are those of versions without budgets
-    for key, default in NEWER_DATA_KEYS.items():
-        if spec["data"][key] == default:
-            del spec["data"][key]  # likewise
+    _drop_later_defaults(spec, built)
     plain: dict[str, Any] = json.loads(json.dumps(spec, default=str))
     if built.dataset is not None:
         digest = hashlib.blake2b(digest_size=8)
@@ -616,6 +630,21 @@ def content(built: Experiment) -> dict[str, Any]:
     if objects:
         plain["objects"] = objects
     return plain
+
+
+def _drop_later_defaults(spec: dict[str, Any], section: BaseModel, name: str = "") -> None:
+    """Remove settings that have their default and that early versions did not have."""
+    named = NAMED_SETTINGS[name].split()
+    for key in list(spec):
+        field = type(section).model_fields[key]
+        value = getattr(section, key)
+        is_later = key not in named
+        if is_later and value == field.get_default(call_default_factory=True):
+            del spec[key]
+            continue
+        path = f"{name}.{key}".strip(".")
+        if isinstance(value, BaseModel) and path in NAMED_SETTINGS:
+            _drop_later_defaults(spec[key], value, path)
 
 
 def folder_name(built: Experiment) -> str:
