@@ -10,8 +10,8 @@ from equipoise.study.definition import load_study
 from equipoise.study.plan import plan_study
 from equipoise.study.records import read_records
 
-PAPERS = Path(__file__).parents[2] / "experiments" / "papers"
-RESULTS = sorted(PAPERS.glob("*/results/*.jsonl"))
+ROOT = Path(__file__).parents[2]
+RESULTS = sorted([*ROOT.glob("experiments/papers/*/results/*"), *ROOT.glob("studies/*/results/*")])
 
 
 @pytest.mark.parametrize("results", RESULTS, ids=lambda path: path.name)

@@ -31,24 +31,22 @@ OVERRIDES = ("training", "model", "models", "rounds", "participation")
 ALL = "all"
 NONE = "none"
 VALIDATION = "validation"
-# Section -> the settings that names of runs have always contained. A later one is part of a name
-# only if it differs from its default. So a new version finds runs and results of an older one.
+# Section -> the settings of version 0.2, which are always part of a run's name. A later one is part
+# of it only if it differs from its default. So a new version finds the runs of an older one.
 NAMED_SETTINGS = {
     "": "data device evaluation faults method model models participation rounds seed training",
     "data": """
-        augment categorical clients codes duplicates events image_size label name normalise
-        partition pool samples schema site split synthetic task test window
+        augment categorical clients duplicates image_size label name normalise partition pool
+        samples schema site split task test
     """,
-    "data.schema": """
-        centre classes columns factors label missing rename scale shape sites task values
-    """,
+    "data.schema": "centre classes columns label scale shape task",
     "training": """
         batch betas clip epochs eps focal_gamma keep_optimiser loss lr lr_decay momentum nesterov
         optimiser precision steps weight_decay
     """,
     "participation": "availability deadline floor fraction number script tries",
     "faults": "corrupt corruption deadline dropout script slowdown stragglers",
-    "evaluation": "after_local clients curves distances every main metrics no_curves splits",
+    "evaluation": "after_local clients distances every main metrics splits",
 }
 Setting = tuple[tuple[str, Any], ...]
 
@@ -633,7 +631,7 @@ def content(built: Experiment) -> dict[str, Any]:
 
 
 def _drop_later_defaults(spec: dict[str, Any], section: BaseModel, name: str = "") -> None:
-    """Remove settings that have their default and that early versions did not have."""
+    """Remove settings that version 0.2 did not have and that have their default."""
     named = NAMED_SETTINGS[name].split()
     for key in list(spec):
         field = type(section).model_fields[key]
