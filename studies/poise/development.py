@@ -103,30 +103,25 @@ def run(budget: float) -> None:
     _run(cells, budget)
 
 
-def second(budget: float) -> None:
-    """Run what is missing of the second series until the budget in minutes is used."""
-    cells = (
-        ("second series", SECOND[label], model, setting, seed, label)
-        for seed in SECOND_SEEDS
-        for model, setting in SECOND_CELLS
-        for label in SECOND
-    )
-    _run(cells, budget)
-
-
-def bases(budget: float) -> None:
-    """Run what is missing of the methods with another base than FedAvg, and of those they answer.
+def second(budget: float, labels: Iterable[str] = SECOND) -> None:
+    """Run what is missing of the second series until the budget in minutes is used.
 
     Args:
         budget: Minutes of processor time.
+        labels: The methods to run.
     """
     cells = (
         ("second series", SECOND[label], model, setting, seed, label)
         for seed in SECOND_SEEDS
         for model, setting in SECOND_CELLS
-        for label in BASES
+        for label in tuple(labels)
     )
     _run(cells, budget)
+
+
+def bases(budget: float) -> None:
+    """Run of the second series the bases other than FedAvg, and what they are compared with."""
+    second(budget, BASES)
 
 
 def _run(cells: Iterable[tuple[Any, ...]], budget: float) -> None:
