@@ -3,6 +3,8 @@
     python studies/poise/development.py run [--budget MINUTES]       # the first series
     python studies/poise/development.py second [--budget MINUTES]    # the second one
     python studies/poise/development.py bases [--budget MINUTES]     # of the second, bases first
+    python studies/poise/development.py choice [--budget MINUTES]    # of the second, the last forms
+    python studies/poise/development.py last --model lenet           # also on other data
     python studies/poise/development.py table
 
 Results are in development.jsonl; what it holds already is not run again. DEVELOPMENT.md reads them.
@@ -30,8 +32,8 @@ MEASURED = {"evaluation.metrics": ["accuracy", "loss"]}
 METHODS: dict[str, Any] = {
     "ftH27 + validation": {"name": "finetune", "tune_epochs": 27, "tune_average": "second_half"},
     "first form": Poise(variant="one"),
-    "cap R": Poise(tune_cap=1),
-    "cap 3R": Poise(tune_cap=3),
+    "cap R": variants.Specified(tune_cap=1),
+    "cap 3R": variants.Specified(tune_cap=3),
     "without G": variants.WithoutGlobal(),
     "several lengths": variants.SeveralLengths(),
     "variant X": variants.VariantX(),
@@ -42,13 +44,21 @@ METHODS: dict[str, Any] = {
 }
 # The second series, with LeNet and digits: where the steps of L go, and what all data can judge.
 SECOND: dict[str, Any] = {
-    "cap 3R": Poise(),
+    "cap 3R": variants.Specified(),
     "ftH27 + validation": METHODS["ftH27 + validation"],
-    "spending": variants.Spending(),
-    "spending, hold 1/2": variants.Spending(hold=0.5),
-    "spending, hold 1/3": variants.Spending(hold=0.334),
-    "hold 1/2": Poise(hold=0.5),
-    "without L, tuned twice as long": Poise(alone=False, tune_epochs=10, tune_steps=200),
+    "spending": variants.Specified(spend=True),
+    "spending, hold 1/2": variants.Specified(spend=True, hold=0.5),
+    "spending, hold 1/3": variants.Specified(spend=True, hold=0.334),
+    "spending, hold 1/5": variants.Specified(spend=True, hold=0.2),
+    "spending, hold 1/3, FedAvgM": variants.KeepingL(),
+    "spending, hold 1/5, FedAvgM": variants.KeepingL(hold=0.2),
+    "and giving up L": Poise(),
+    "giving up L, momentum 0.7": Poise(momentum=0.7),
+    "giving up L, momentum 0.9": Poise(momentum=0.9),
+    "hold 1/2": variants.Specified(hold=0.5),
+    "without L, tuned twice as long": variants.Specified(
+        alone=False, tune_epochs=10, tune_steps=200
+    ),
     "variant X": variants.VariantX(),
     "ridge head": variants.RidgeHead(),
     "cross-fitted": variants.CrossFitted(),
@@ -56,6 +66,11 @@ SECOND: dict[str, Any] = {
     "ftH27 of FedAvgM + validation": {
         "name": "fedavgm",
         "beta": 0.5,
+        "finish": {"name": "finetune", "tune_epochs": 27, "tune_average": "second_half"},
+    },
+    "ftH27 of FedAvgM 0.7 + validation": {
+        "name": "fedavgm",
+        "beta": 0.7,
         "finish": {"name": "finetune", "tune_epochs": 27, "tune_average": "second_half"},
     },
     "finish, FedDyn": {"name": "feddyn", "finish": {"name": "poise"}},
@@ -72,6 +87,24 @@ BASES = (
     "finish, FedDyn",
     "ftH27 of FedDyn + validation",
 )
+CHOICE = (
+    "cap 3R",
+    "ftH27 + validation",
+    "spending, hold 1/3",
+    "spending, hold 1/5",
+    "spending, hold 1/3, FedAvgM",
+    "spending, hold 1/5, FedAvgM",
+    "ftH27 of FedAvgM + validation",
+)
+LAST = (
+    "ftH27 + validation",
+    "spending, hold 1/3, FedAvgM",
+    "and giving up L",
+    "giving up L, momentum 0.7",
+    "giving up L, momentum 0.9",
+    "ftH27 of FedAvgM + validation",
+    "ftH27 of FedAvgM 0.7 + validation",
+)
 SECOND_SEEDS = (100, 101, 102, 103)
 SECOND_CELLS = (
     ("lenet", "dirichlet-0.5"),
@@ -80,6 +113,30 @@ SECOND_CELLS = (
     ("mlp", "pow"),
     ("lenet", "digits"),
     ("mlp", "ics-5"),
+)
+CHOICE_CELLS = (
+    ("lenet", "dirichlet-0.5"),
+    ("mlp", "dirichlet-0.5"),
+    ("lenet", "dirichlet-0.1"),
+    ("mlp", "dirichlet-0.1"),
+    ("lenet", "ics-5"),
+    ("mlp", "pow"),
+)
+LAST_SEEDS = (101, 102)
+WIDE_SEEDS = (100,)
+# Network, setting and number of rounds; None for that of the setting.
+WIDE_CELLS = (
+    ("mlp", "dirichlet-0.5", 60),
+    ("mlp", "ics-5", 60),
+    ("mlp", "part", None),
+    ("mlp", "digits", None),
+    ("mlp", "hospitals", None),
+    ("mlp", "breast", None),
+    ("mlp", "retina-classes", None),
+    ("mlp", "acs", None),
+    ("lenet", "digits", None),
+    ("lenet", "office", None),
+    ("lenet", "dirichlet-0.5", 60),
 )
 SGD = {"training.optimiser": "sgd", "training.lr": 0.1}
 # Cells in the order in which they are run, first with these methods, then with the others.
@@ -103,17 +160,22 @@ def run(budget: float) -> None:
     _run(cells, budget)
 
 
-def second(budget: float, labels: Iterable[str] = SECOND) -> None:
+def second(
+    budget: float,
+    labels: Iterable[str] = SECOND,
+    settings: Iterable[tuple[str, str]] = SECOND_CELLS,
+) -> None:
     """Run what is missing of the second series until the budget in minutes is used.
 
     Args:
         budget: Minutes of processor time.
         labels: The methods to run.
+        settings: Networks and settings.
     """
     cells = (
         ("second series", SECOND[label], model, setting, seed, label)
         for seed in SECOND_SEEDS
-        for model, setting in SECOND_CELLS
+        for model, setting in tuple(settings)
         for label in tuple(labels)
     )
     _run(cells, budget)
@@ -124,7 +186,51 @@ def bases(budget: float) -> None:
     second(budget, BASES)
 
 
-def _run(cells: Iterable[tuple[Any, ...]], budget: float) -> None:
+def choice(budget: float) -> None:
+    """Run of the second series the forms between which to choose, also where few labels overlap."""
+    second(budget, CHOICE, CHOICE_CELLS)
+
+
+def wide(budget: float, labels: Iterable[str], network: str) -> None:
+    """Run forms with one network on other data, and for more rounds.
+
+    Args:
+        budget: Minutes of processor time.
+        labels: The forms.
+        network: The network.
+    """
+    for model, setting, rounds in WIDE_CELLS:
+        if model != network:
+            continue
+        part = "second series" if rounds is None else f"second series, {rounds} rounds"
+        cells = (
+            (part, SECOND[label], model, setting, seed, label)
+            for seed in WIDE_SEEDS
+            for label in tuple(labels)
+        )
+        began = time.process_time()
+        _run(cells, budget, {} if rounds is None else {"rounds": rounds})
+        budget -= (time.process_time() - began) / 60
+
+
+def last(budget: float, model: str) -> None:
+    """Run the last forms with one network on fresh seeds, and on other data."""
+    _run(
+        (
+            ("second series", SECOND[label], network, setting, seed, label)
+            for seed in LAST_SEEDS
+            for network, setting in CHOICE_CELLS
+            for label in LAST
+            if network == model
+        ),
+        budget,
+    )
+    wide(budget, LAST, model)
+
+
+def _run(
+    cells: Iterable[tuple[Any, ...]], budget: float, changes: dict[str, Any] | None = None
+) -> None:
     """Run one cell after another until the budget in minutes of processor time is used."""
     study = Study(RESULTS)
     began = time.process_time()
@@ -140,7 +246,7 @@ def _run(cells: Iterable[tuple[Any, ...]], budget: float) -> None:
             seed,
             model=model,
             change=with_validation if label.endswith("+ validation") else None,
-            common=MEASURED,
+            common=MEASURED | (changes or {}),
             **(SGD if label.endswith("(SGD)") else {}),
         )
 
@@ -198,13 +304,22 @@ def _row(part: str, model: str, label: str) -> str:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run one of the series, or print their table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("command", choices=["run", "second", "bases", "table"])
+    parser.add_argument("command", choices=["run", "second", "bases", "choice", "last", "table"])
     parser.add_argument("--budget", type=float, default=40.0, help="minutes of processor time")
+    parser.add_argument("--model", choices=["mlp", "lenet"], default="mlp", help="for `last`")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     if arguments.command == "table":
         print(table())
+    elif arguments.command == "last":
+        last(arguments.budget, arguments.model)
     else:
-        torch.set_num_threads(1)
-        {"run": run, "second": second, "bases": bases}[arguments.command](arguments.budget)
+        commands = {"run": run, "second": second, "bases": bases, "choice": choice}
+        commands[arguments.command](arguments.budget)
+
+
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,7 @@ from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.tree import RunningMean
 from equipoise.weighting import mixture_weights, simplex_grid
-from equipoise.weighting.mixtures import chances, evidence
+from equipoise.weighting.mixtures import chances
 
 LYING = ("0", "1")
 ORDER = ("alone", "global", "offsets", "tuned")
@@ -153,7 +153,29 @@ class Diverging(Poise):
 
 
 @dataclass(frozen=True)
-class WithoutGlobal(Poise):
+class KeepingL(Poise):
+    """The second form, but clients that stop training L still serve it by its early evidence."""
+
+    def settle(self, client: Client, down: Down) -> Up:
+        """Weigh all experts."""
+        if "likelihoods" not in client.state or "judged" in client.state:
+            self.prepare(client, down)
+        weights = mixture_weights(client.state.pop("likelihoods"), down.prior, self.kappa)
+        client.state["weights"] = torch.from_numpy(weights)
+        return Up()
+
+
+@dataclass(frozen=True)
+class Specified(KeepingL):
+    """The second form as it was specified, from which development began."""
+
+    hold: float = 0.667
+    momentum: float = 0.0
+    spend: bool = False
+
+
+@dataclass(frozen=True)
+class WithoutGlobal(Specified):
     """The second form without the global model as an expert; its offsets and tuned form stay."""
 
     def experts(self, client: Client, down: Down) -> tuple[dict[str, nn.Module], dict[str, str]]:
@@ -164,7 +186,7 @@ class WithoutGlobal(Poise):
 
 
 @dataclass(frozen=True)
-class SeveralLengths(Poise):
+class SeveralLengths(Specified):
     """The second form with two more experts from the path of tuning: at a quarter and at half."""
 
     def make_experts(self, client: Client, shared: Model, start: Model) -> None:
@@ -196,7 +218,7 @@ class SeveralLengths(Poise):
 
 
 @dataclass(frozen=True)
-class VariantX(Poise):
+class VariantX(Specified):
     """G trains on all data throughout; clients judge at the end, so the evidence is not clean."""
 
     hold: float = 1.0
@@ -209,35 +231,7 @@ class VariantX(Poise):
 
 
 @dataclass(frozen=True)
-class Spending(Poise):
-    """Clients spend the steps of L on F where their evidence is against L.
-
-    A client whose posterior gives L less than an equal share stops training it after judging. The
-    epochs that it saves are added to the last tuning of F. The number of steps stays the same.
-    """
-
-    def client(self, client: Client, down: Down) -> Up | None:
-        """Judge once, then train G, and L unless the evidence is against it."""
-        if self._has_to_judge(client):
-            self.judge(client, down)
-            posterior = evidence(client.state["likelihoods"].numpy())
-            if self.alone and posterior[0] < 1 / len(posterior):
-                client.state["saved_epochs"] = 0
-        with client.training_on_all(self.fold and "likelihoods" in client.state):
-            if "saved_epochs" in client.state:
-                client.state["saved_epochs"] += client.training.epochs
-            else:
-                self.learn_alone(client, down)
-            return Method.client(self, client, down)
-
-    def tuning_epochs(self, client: Client) -> int:
-        """Return the epochs of tuning, with those that were saved."""
-        saved: int = client.state.get("saved_epochs", 0)
-        return super().tuning_epochs(client) + saved
-
-
-@dataclass(frozen=True)
-class RidgeHead(Poise):
+class RidgeHead(Specified):
     """The second form with one more expert: a new head on the features of G, in closed form.
 
     It is a ridge regression of the one-hot labels. Its penalty and the temperature of its

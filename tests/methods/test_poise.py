@@ -19,6 +19,7 @@ from equipoise.composition import compose
 from equipoise.data import Federation
 from equipoise.method import Method, Ups
 from equipoise.methods.fedavg import FedAvg
+from equipoise.methods.fedavgm import FedAvgM
 from equipoise.methods.finetune import Finetune
 from equipoise.methods.poise import Poise
 from equipoise.methods.standalone import Standalone
@@ -52,6 +53,8 @@ from tests.helpers.runs import (
 END = 4  # the record of what follows three rounds
 MANY = {"ada": 90, "bo": 80, "cy": 100, "di": 70}  # validation parts of ten and more
 SKEW = {"ada": [0], "bo": [0, 1], "cy": [1, 2]}
+# Held out in rounds 1 and 2 of three, and no step of the server or of L differs from FedAvg's.
+PLAIN: dict[str, Any] = {"hold": 0.667, "momentum": 0.0, "spend": False}
 SWITCHES = {
     "all": {},
     "no alone": {"alone": False},
@@ -94,7 +97,7 @@ def values(run: Run, model: str, metric: str = "accuracy") -> dict[tuple[str, st
 def test_global_is_fedavg_and_alone_is_standalone_bit_for_bit(
     switches: str, network: str, tmp_path: Path
 ) -> None:
-    run = play(Poise(**SWITCHES[switches], fold=False), tmp_path / "poise", network)
+    run = play(Poise(**SWITCHES[switches], momentum=0, fold=False), tmp_path / "poise", network)
     assert_equal(shared(run), shared(play("fedavg", tmp_path / "fedavg", network)))
     alone = client_states(play("standalone", tmp_path / "alone", network))
     for client, own in client_states(run, 3).items():
@@ -110,7 +113,7 @@ def test_before_clients_judge_the_models_are_those_of_fedavg_and_standalone(
     hold: float, tmp_path: Path
 ) -> None:
     held_out = {0.4: 1, 1.0: 3}[hold]
-    run = play(Poise(hold=hold), tmp_path / "poise", on=skewed())
+    run = play(Poise(**{**PLAIN, "hold": hold}), tmp_path / "poise", on=skewed())
     plain = play("fedavg", tmp_path / "fedavg", on=skewed())
     alone = play("standalone", tmp_path / "alone", on=skewed())
     assert_equal(shared(run, held_out), shared(plain, held_out))
@@ -142,12 +145,20 @@ def test_alone_keeps_its_optimiser_where_standalone_does(tmp_path: Path) -> None
     assert values(run, "alone", "loss") == values(alone, "personal", "loss")
 
 
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+def test_with_momentum_the_global_model_is_that_of_fedavgm_bit_for_bit(
+    network: str, tmp_path: Path
+) -> None:
+    run = play(Poise(momentum=0.7, fold=False), tmp_path / "poise", network)
+    assert_equal(shared(run), shared(play(FedAvgM(beta=0.7), tmp_path / "plain", network)))
+
+
 # 2. Special cases.
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_with_the_global_expert_alone_it_predicts_as_fedavg(network: str, tmp_path: Path) -> None:
-    method = Poise(**SWITCHES["global only"], fold=False)
+    method = Poise(**SWITCHES["global only"], momentum=0, fold=False)
     run = play(method, tmp_path / "poise", network, on=skewed())
     plain = play("fedavg", tmp_path / "fedavg", network, on=skewed())
     assert values(run, "personal") == values(plain, "global")
@@ -170,7 +181,8 @@ def test_with_all_merit_it_predicts_as_standalone(network: str, tmp_path: Path) 
 @pytest.mark.thorough
 def test_merit_moves_weight_to_the_model_trained_alone(tmp_path: Path) -> None:
     none, half = (
-        ends(play(Poise(merit=merit), tmp_path / str(merit), on=skewed())) for merit in (0.0, 0.5)
+        ends(play(Poise(**PLAIN, merit=merit), tmp_path / str(merit), on=skewed()))
+        for merit in (0.0, 0.5)
     )
     for client in none:
         np.testing.assert_allclose(
@@ -180,7 +192,7 @@ def test_merit_moves_weight_to_the_model_trained_alone(tmp_path: Path) -> None:
 
 def test_the_tuned_expert_is_the_personal_model_of_finetune_bit_for_bit(tmp_path: Path) -> None:
     run, plain = (
-        play(Poise(tune_epochs=3, tune_steps=0, fold=False), tmp_path / "a", "cnn"),
+        play(Poise(tune_epochs=3, tune_steps=0, momentum=0, fold=False), tmp_path / "a", "cnn"),
         play(Finetune(tune_epochs=3, tune_average="second_half"), tmp_path / "b", "cnn"),
     )
     for client, own in ends(run).items():
@@ -386,7 +398,7 @@ def test_few_validation_samples_say_nothing_about_the_prior_and_none_take_it(
 
 
 def test_a_strong_prior_is_what_all_serve(tmp_path: Path) -> None:
-    run = play(Poise(kappa=1e12), tmp_path / "run", on=skewed())
+    run = play(Poise(**PLAIN, kappa=1e12), tmp_path / "run", on=skewed())
     for own in ends(run).values():
         np.testing.assert_allclose(own["weights"], prior_of(run), atol=1e-9)
 
@@ -603,8 +615,8 @@ def test_clients_with_little_data_tune_for_more_epochs_up_to_a_limit(
 @pytest.mark.parametrize(
     ("method", "rounds", "held_out"),
     [
-        (Poise(), 15, 10),
-        (Poise(), 60, 40),
+        (Poise(), 15, 5),
+        (Poise(), 60, 20),
         (Poise(), 1, 1),
         (Poise(hold=0.29), 100, 29),
         (Poise(hold=0.01), 15, 1),
@@ -627,7 +639,7 @@ def test_the_rounds_in_which_validation_data_are_held_out(
 def test_a_client_that_is_never_asked_after_the_hold_out_phase_judges_at_the_end(
     tmp_path: Path,
 ) -> None:
-    run = play(Poise(), tmp_path / "run", on=skewed(), participation={"number": 2})
+    run = play(Poise(**PLAIN), tmp_path / "run", on=skewed(), participation={"number": 2})
     late = set(run.clients) - set(run.rounds()[-1]["joined"])
     before = client_states(run, 3)
     assert late and all("likelihoods" not in before.get(client, {}) for client in late)
@@ -644,9 +656,9 @@ def test_validation_data_decide_before_they_are_trained_on(tmp_path: Path) -> No
         federation.y[places] = CLASSES - 1 - federation.y[places]
         return federation
 
-    plain = play(Poise(), tmp_path / "plain", on=skewed())
+    plain = play(Poise(**PLAIN), tmp_path / "plain", on=skewed())
     with federation_changed(relabelled):
-        other = play(Poise(), tmp_path / "other", on=skewed())
+        other = play(Poise(**PLAIN), tmp_path / "other", on=skewed())
     assert_equal(shared(plain, 2), shared(other, 2))
     first, second = client_states(plain, 3), client_states(other, 3)
     for client in plain.clients:
@@ -674,9 +686,76 @@ def test_killed_and_resumed_it_gives_the_same_bits(stopped_after: int, tmp_path:
 
 def test_a_run_says_that_validation_values_are_training_values(tmp_path: Path) -> None:
     run = play(Poise(), tmp_path / "run", on=skewed())
-    assert any("after round 2" in note for note in notes(read_result(run)))
+    assert any("after round 1" in note for note in notes(read_result(run)))
     plain = play(Poise(fold=False), tmp_path / "plain", on=skewed())
     assert not any("validation" in note for note in notes(read_result(plain)))
+
+
+# Clients whose evidence is against the model trained alone.
+
+
+def likelihoods_of(alone: float, others: float, samples: int = 30) -> Tensor:
+    """Return equal likelihoods of all samples: of the model trained alone, and of the others."""
+    row = torch.tensor([alone, others, others, others], dtype=torch.float64)
+    return row.repeat(samples, 1)
+
+
+def judging(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, Tensor]) -> None:
+    """Let clients find these likelihoods when they judge."""
+    monkeypatch.setattr(Poise, "likelihoods", lambda self, client, down: found[client.id])
+
+
+def test_a_client_whose_evidence_is_against_the_model_trained_alone_gives_it_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = {
+        "ada": likelihoods_of(0.2, 0.9),
+        "bo": likelihoods_of(0.9, 0.2),
+        "cy": likelihoods_of(0.5, 0.5, samples=0),
+        "di": likelihoods_of(0.5, 0.5),
+    }
+    judging(monkeypatch, found)
+    run = play(Poise(tune_steps=0), tmp_path / "run", on=skewed())
+    before, judged = client_states(run, 1), client_states(run, 3)
+    assert_equal(judged["ada"]["local"], before["ada"]["local"])
+    for client in ("bo", "cy"):
+        assert not torch.equal(
+            judged[client]["local"]["head.weight"], before[client]["local"]["head.weight"]
+        )
+        assert "saved_epochs" not in judged[client]
+    assert judged["ada"]["saved_epochs"] == 2
+    weights = {client: own["weights"].numpy() for client, own in ends(run).items()}
+    assert weights["ada"][0] == 0 and on_simplex(weights["ada"])
+    expected = mixture_weights(found["ada"], prior_of(run), 10.0)[1:]
+    np.testing.assert_allclose(weights["ada"][1:], expected / expected.sum())
+    assert weights["bo"][0] > 0.5 and weights["cy"][0] > 0
+
+
+def test_the_epochs_that_a_client_saves_are_spent_on_tuning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    judging(monkeypatch, {client: likelihoods_of(0.2, 0.9) for client in MANY})
+    with counted() as spent:
+        run = play(Poise(tune_steps=0), tmp_path / "a", on=skewed())
+    with counted() as kept:
+        play(Poise(tune_steps=0, spend=False), tmp_path / "b", on=skewed())
+    assert spent["client", "gradient"] == kept["client", "gradient"]
+    steps = sum(row["steps"] for row in run.finish())
+    assert steps > 0 and all(own["saved_epochs"] == 2 for own in ends(run).values())
+
+
+@pytest.mark.parametrize("switches", [{"merit": 0.1}, {"spend": False}, {"tune_epochs": 0}])
+def test_who_is_to_serve_the_model_trained_alone_does_not_give_it_up(
+    switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    columns = 3 if "tune_epochs" in switches else 4
+    judging(monkeypatch, {client: likelihoods_of(0.2, 0.9)[:, :columns] for client in MANY})
+    run = play(Poise(**switches), tmp_path / "run", on=skewed())
+    for own in ends(run).values():
+        assert "saved_epochs" not in own and own["weights"][0] > 0
+
+
+# What it costs, ships and refuses.
 
 
 # What it costs, ships and refuses.

@@ -92,7 +92,7 @@ def test_of_the_first_form_what_is_served_was_trained_on_validation_data_and_the
 def test_what_folding_costs(variant: Any, tmp_path: Path) -> None:
     with counted() as passes:
         run = play(
-            Poise(variant=variant, tune_steps=0),
+            Poise(variant=variant, tune_steps=0, hold=0.667, spend=False),
             tmp_path / "run",
             on=skewed(),
             training={"lr": 0.05, "batch": 5, "epochs": 2},
@@ -217,7 +217,9 @@ def test_of_numbers_the_experts_are_weighed_by_gaussians_and_their_mean_is_serve
 
 
 def test_of_numbers_too_the_global_expert_alone_is_fedavg(tmp_path: Path) -> None:
-    only, _ = numbers(method=Poise(alone=False, offsets=False, tune_epochs=0, fold=False))
+    only, _ = numbers(
+        method=Poise(alone=False, offsets=False, tune_epochs=0, fold=False, momentum=0)
+    )
     plain, _ = numbers(method="fedavg")
     both = [
         simulate.run(wanted, tmp_path / str(place)) for place, wanted in enumerate((only, plain))

@@ -26,7 +26,7 @@ from tests.helpers.plain import assert_near
 from tests.helpers.problems import client_states, server_state
 from tests.helpers.runs import settings, sites
 
-ROUNDS, HELD_OUT, BATCH, RATE = 3, 2, 5, 0.05
+ROUNDS, HELD_OUT, BATCH, RATE, MOMENTUM = 4, 2, 5, 0.05, 0.5
 LEAST_EPOCHS, LEAST_STEPS = 2, 40
 MANY = {"ada": 90, "bo": 80, "cy": 100}
 SKEW = {"ada": [0], "bo": [0, 1], "cy": [1, 2]}
@@ -42,6 +42,8 @@ class Hospital:
     alone: nn.Module
     judged: nn.Module | None = None
     tuned: nn.Module | None = None
+    has_trained: bool = False
+    saved_epochs: int | None = None  # None: L is still trained
     offsets: np.ndarray = field(default_factory=lambda: np.zeros(3))
     q: np.ndarray = field(default_factory=lambda: np.zeros((0, 4)))
 
@@ -97,8 +99,11 @@ def moved(net: nn.Module, towards: nn.Module, origin: nn.Module) -> nn.Module:
     return mean_of([net, towards, origin], [1.0, 1.0, -1.0])
 
 
-def tuned(start: nn.Module, data: tuple[Tensor, Tensor], name: str, round: int) -> nn.Module:
+def tuned(
+    start: nn.Module, data: tuple[Tensor, Tensor], name: str, round: int, saved_epochs: int
+) -> nn.Module:
     epochs = max(LEAST_EPOCHS, math.ceil(LEAST_STEPS / math.ceil(len(data[1]) / BATCH)))
+    epochs += saved_epochs
     path = trained(start, data, name, round, epochs, "tune")
     return mean_of(path[epochs // 2 :])
 
@@ -135,7 +140,7 @@ def make_experts(
     own: Hospital, shared: nn.Module, start: nn.Module, data: tuple[Tensor, Tensor], round: int
 ) -> None:
     own.offsets = fitted_offsets(scores(shared, data[0]), data[1].numpy())
-    own.tuned = tuned(start, data, own.name, round)
+    own.tuned = tuned(start, data, own.name, round, own.saved_epochs or 0)
 
 
 def judge(own: Hospital, shared: nn.Module, round: int) -> None:
@@ -175,7 +180,12 @@ def training_loss(net: nn.Module, own: Hospital) -> float:
 
 @pytest.mark.parametrize("cohort", [3, 2])
 def test_a_run_follows_the_equations(cohort: int, tmp_path: Path) -> None:
-    method = Poise(tune_epochs=LEAST_EPOCHS, tune_steps=LEAST_STEPS)
+    method = Poise(
+        hold=HELD_OUT / ROUNDS,
+        momentum=MOMENTUM,
+        tune_epochs=LEAST_EPOCHS,
+        tune_steps=LEAST_STEPS,
+    )
     changes: dict[str, Any] = {"participation": {"number": cohort}, "rounds": ROUNDS, "keep": 100}
     data = dict(sites(MANY, SKEW))
     config = settings(method, models={"model": NETWORKS["mlp"]}, **changes)
@@ -191,20 +201,34 @@ def test_a_run_follows_the_equations(cohort: int, tmp_path: Path) -> None:
         validation = client.validation.x, client.validation.y
         hospitals[name] = Hospital(name, train, validation, net_of(workbench))
     shared = net_of(workbench)
+    velocity = moved(shared, shared, shared)
+    for parameter in velocity.parameters():
+        parameter.data.zero_()
     for round, record in enumerate(run.rounds(), 1):
         uploads, sizes = [], []
         for name in record["joined"]:
             own = hospitals[name]
-            if round > HELD_OUT and own.judged is None:
+            if round > HELD_OUT and own.judged is None and own.has_trained:
                 judge(own, shared, round)
-            own.alone = trained(own.alone, own.data(), name, round)[-1]
+                if posterior_mean(own.q)[0] < 1 / 4:
+                    own.saved_epochs = 0
+            if own.saved_epochs is None:
+                own.alone = trained(own.alone, own.data(), name, round)[-1]
+                own.has_trained = True
+            else:
+                own.saved_epochs += 1
             uploads.append(trained(shared, own.data(), name, round)[-1])
             sizes.append(len(own.train[1]))
-        shared = mean_of(uploads, [size / sum(sizes) for size in sizes])
+        mean = mean_of(uploads, [size / sum(sizes) for size in sizes])
+        velocity = mean_of([velocity, shared, mean], [MOMENTUM, 1.0, -1.0])
+        shared = mean_of([shared, velocity], [1.0, -1.0])
     assert_near(server_state(run, ROUNDS).model, shared.state_dict(), 1e-5)
 
     judged_early = {name for name, own in hospitals.items() if own.judged is not None}
-    assert judged_early == set(run.rounds()[-1]["joined"])
+    joined = [set(row["joined"]) for row in run.rounds()]
+    new = joined[HELD_OUT] - joined[0] - joined[1]
+    assert judged_early == joined[HELD_OUT] - new | joined[HELD_OUT + 1]
+    assert any(own.saved_epochs for own in hospitals.values())
     kept = {}
     for name, own in hospitals.items():
         if own.judged is None:
@@ -223,6 +247,8 @@ def test_a_run_follows_the_equations(cohort: int, tmp_path: Path) -> None:
         assert own.tuned is not None
         assert_near(state["tuned"], own.tuned.state_dict(), 1e-4)
         w = weights(own.q, prior)
+        if own.saved_epochs is not None:
+            w = np.array([0.0, *w[1:]]) / sum(w[1:])
         np.testing.assert_allclose(state["weights"], w, atol=1e-3)
         x = torch.cat([own.everything[0], torch.randn(20, *own.train[0].shape[1:])])
         experts = expert_probabilities(own, kept[name], x)

@@ -27,9 +27,11 @@ from equipoise.method import (
     Positive,
     Served,
     Ups,
+    Weights,
     model_of,
     shared_of,
 )
+from equipoise.methods.fedavgm import FedAvgM
 from equipoise.methods.finetune import tuned
 from equipoise.methods.standalone import Standalone
 from equipoise.models import Mixture, Model
@@ -43,13 +45,15 @@ ROUNDING = 1e-9  # of a product of a share and a number of rounds
 
 @dataclass(frozen=True)
 class Poise(Method):
-    """FedAvg, and local training next to it; each client serves a mixture of the results.
+    """FedAvgM, and local training next to it; each client serves a mixture of the results.
 
     The experts are the model trained alone L (`private` in the experiment, or of the common
     architecture), the global model G, G with offsets for the client's mix of labels (B), and G
     fine-tuned (F). While validation data are held out, nobody trains on them. In its first later
-    round a client judges the experts by them. From then on it trains on all its data. After the
-    last round the clients weigh the experts by this evidence, with a prior on which they agree by
+    round a client judges the experts by them; one that has no L yet does so in its next round.
+    From then on it trains on all its data. A client
+    whose evidence is against L gives it up: it tunes F for as many epochs longer. After the last
+    round the clients weigh the experts by this evidence, with a prior on which they agree by
     exchanging a few numbers.
 
     As the `finish` of another method, its experts are the models that the other method serves
@@ -58,8 +62,12 @@ class Poise(Method):
 
     Attributes:
         variant: The form of the method: "two", or "one" of version 0.2, which holds validation data
-            out in all rounds, tunes for `tune_epochs` and begins anew to train on all data.
+            out in all rounds, tunes for `tune_epochs` and begins anew to train on all data. It has
+            no momentum and spends nothing.
         hold: Share of the rounds in which validation data are held out.
+        momentum: Momentum beta of the server, as in FedAvgM; 0 for FedAvg.
+        spend: Spend the epochs of L on F once a client's evidence is against L. Such a client
+            serves L no more. Nobody spends with a `merit`, which L receives.
         fold: Train on the validation data, too, once they have judged; false: never.
         alone: Include an expert that is trained without the federation.
         offsets: Include the global model with offsets: of classes, of the level of a regression, or
@@ -82,14 +90,17 @@ class Poise(Method):
     exchanges = "1; at the end 2"
     passes = (
         "2E·T, once e·T + F to judge, and at the end e·T + 3F; after judging, T includes the "
-        "client's validation data"
+        "client's validation data, and the passes of L may move to the end"
     )
     served_models = ("personal", "global", "alone")
     composable_finish: ClassVar[bool] = True
+    composable_update: ClassVar[bool] = True
     uses_validation: ClassVar[bool] = True
 
     variant: Literal["two", "one"] = "two"
-    hold: Annotated[float, Gt(0), Le(1)] = 0.667
+    hold: Annotated[float, Gt(0), Le(1)] = 0.334
+    momentum: Fraction = 0.5
+    spend: bool = True
     fold: bool = True
     alone: bool = True
     offsets: bool = True
@@ -132,9 +143,22 @@ class Poise(Method):
         """Judge once after the hold-out phase, then train L_k and a copy of G as FedAvg does."""
         if self._has_to_judge(client):
             self.judge(client, down)
+            if self._spends(client):
+                client.state["saved_epochs"] = 0
         with client.training_on_all(self.fold and "likelihoods" in client.state):
-            self.learn_alone(client, down)
+            if "saved_epochs" in client.state:
+                client.state["saved_epochs"] += client.training.epochs
+            else:
+                self.learn_alone(client, down)
             return super().client(client, down)
+
+    def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
+        """Move the global model by the mean of the uploads, with momentum as in FedAvgM."""
+        if not self.momentum or self.variant == "one":
+            return super().update(server, state, ups, weights)
+        if "velocity" not in state:
+            state = state.with_(velocity=0 * state.model)
+        return FedAvgM(beta=self.momentum).update(server, state, ups, weights)
 
     def after_round_guest(self, server: Server, state: State, cohort: Cohort) -> State:
         """Train the clients' own models after a round of another method."""
@@ -148,9 +172,11 @@ class Poise(Method):
         return Standalone("private").client(client, down)
 
     def _has_to_judge(self, client: Client) -> bool:
+        """Return True in the first round after the hold-out phase in which the client has an L."""
         held_out = self.held_out_rounds(client.rounds)
         is_due = held_out is not None and client.round > held_out
-        return is_due and "likelihoods" not in client.state
+        has_experts = not self.alone or "local" in client.state
+        return is_due and has_experts and "likelihoods" not in client.state
 
     def judge(self, client: Client, down: Down) -> None:
         """Make B and F from training data; store the likelihoods of all experts (steps 1 and 2).
@@ -161,6 +187,15 @@ class Poise(Method):
         client.state["judged"] = shared
         self.make_experts(client, shared, shared)
         client.state["likelihoods"] = self.likelihoods(client, down)
+
+    def _spends(self, client: Client) -> bool:
+        """Return True if the evidence gives L less than an equal share of the weights."""
+        likelihoods = client.state["likelihoods"].numpy()
+        can_spend = self.spend and self.alone and self.tune_epochs and not self.merit
+        if self.variant == "one" or not can_spend or not len(likelihoods):
+            return False
+        posterior = mixtures.evidence(likelihoods)
+        return bool(posterior[0] < 1 / len(posterior))
 
     def make_experts(self, client: Client, shared: Model, start: Model) -> None:
         """Fit the offsets of B to G, and tune F (step 1).
@@ -181,11 +216,14 @@ class Poise(Method):
             )
 
     def tuning_epochs(self, client: Client) -> int:
-        """Return max(tune_epochs, tune_steps / batches); the latter has a limit."""
+        """Return max(tune_epochs, tune_steps / batches), the latter up to a limit, and the saved
+        epochs.
+        """
         batches = ceil(len(client.train) / client.training.batch)
         limit = self.tune_cap * client.rounds * client.training.epochs
         by_steps = ceil(self.tune_steps / max(1, batches))
-        return max(self.tune_epochs, min(by_steps, limit))
+        saved: int = client.state.get("saved_epochs", 0)
+        return max(self.tune_epochs, min(by_steps, limit)) + saved
 
     def likelihoods(self, client: Client, down: Down) -> Tensor:
         """Return q_ij, the likelihood of validation sample i under expert j (step 2)."""
@@ -255,6 +293,9 @@ class Poise(Method):
         weights = mixtures.mixture_weights(client.state.pop("likelihoods"), down.prior, self.kappa)
         is_alone = np.arange(len(weights)) == 0  # The model trained alone is the first expert.
         weights = (1 - self.merit) * weights + self.merit * is_alone
+        if "saved_epochs" in client.state:
+            # L has stopped early, so the evidence about it no longer says how good it is.
+            weights = ~is_alone * weights / weights[~is_alone].sum()
         client.state["weights"] = torch.from_numpy(weights)
         return Up()
 

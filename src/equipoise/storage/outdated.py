@@ -59,11 +59,12 @@ def outdated(
     return None
 
 
-DEFAULTS = 2  # number of the methods' defaults, written into every run
+DEFAULTS = 3  # number of the methods' defaults, written into every run
 # Number of the defaults -> method -> parameters that had other defaults before.
 _FORMER_DEFAULTS: dict[int, dict[str, dict[str, Any]]] = {
     1: {"corefed": {"rep": "literal"}},
     2: {"poise": {"variant": "one"}},
+    3: {"poise": {"hold": 0.667, "momentum": 0.0, "spend": False}},
 }
 
 
