@@ -4,7 +4,8 @@
     python studies/poise/development.py second [--budget MINUTES]    # the second one
     python studies/poise/development.py bases [--budget MINUTES]     # of the second, bases first
     python studies/poise/development.py choice [--budget MINUTES]    # of the second, the last forms
-    python studies/poise/development.py last --model lenet           # also on other data
+    python studies/poise/development.py last --model lenet           # the last forms, fresh seeds
+    python studies/poise/development.py wide --model lenet           # the same on other data
     python studies/poise/development.py table
 
 Results are in development.jsonl; what it holds already is not run again. DEVELOPMENT.md reads them.
@@ -122,6 +123,12 @@ CHOICE_CELLS = (
     ("lenet", "ics-5"),
     ("mlp", "pow"),
 )
+FINAL = (
+    "ftH27 + validation",
+    "and giving up L",
+    "giving up L, momentum 0.7",
+    "ftH27 of FedAvgM 0.7 + validation",
+)
 LAST_SEEDS = (101, 102)
 WIDE_SEEDS = (100,)
 # Network, setting and number of rounds; None for that of the setting.
@@ -134,8 +141,8 @@ WIDE_CELLS = (
     ("mlp", "breast", None),
     ("mlp", "retina-classes", None),
     ("mlp", "acs", None),
-    ("lenet", "digits", None),
     ("lenet", "office", None),
+    ("lenet", "digits", None),
     ("lenet", "dirichlet-0.5", 60),
 )
 SGD = {"training.optimiser": "sgd", "training.lr": 0.1}
@@ -214,7 +221,7 @@ def wide(budget: float, labels: Iterable[str], network: str) -> None:
 
 
 def last(budget: float, model: str) -> None:
-    """Run the last forms with one network on fresh seeds, and on other data."""
+    """Run the last forms with one network on fresh seeds."""
     _run(
         (
             ("second series", SECOND[label], network, setting, seed, label)
@@ -225,7 +232,6 @@ def last(budget: float, model: str) -> None:
         ),
         budget,
     )
-    wide(budget, LAST, model)
 
 
 def _run(
@@ -307,15 +313,21 @@ def _row(part: str, model: str, label: str) -> str:
 def main() -> None:
     """Run one of the series, or print their table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("command", choices=["run", "second", "bases", "choice", "last", "table"])
+    parser.add_argument(
+        "command", choices=["run", "second", "bases", "choice", "last", "wide", "table"]
+    )
     parser.add_argument("--budget", type=float, default=40.0, help="minutes of processor time")
-    parser.add_argument("--model", choices=["mlp", "lenet"], default="mlp", help="for `last`")
+    parser.add_argument(
+        "--model", choices=["mlp", "lenet"], default="mlp", help="for `last`, `wide`"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.command == "table":
         print(table())
     elif arguments.command == "last":
         last(arguments.budget, arguments.model)
+    elif arguments.command == "wide":
+        wide(arguments.budget, FINAL, arguments.model)
     else:
         commands = {"run": run, "second": second, "bases": bases, "choice": choice}
         commands[arguments.command](arguments.budget)

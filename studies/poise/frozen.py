@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy import stats
 
+import variants
 from study import OTHER, Study, known, with_validation
 
 Cell = TypeVar("Cell")
@@ -32,6 +33,7 @@ NETWORKS = ("mlp", "lenet")
 TUNING = "frozen tuning"
 LEVEL = 0.05
 ALONE, POISE, RIVAL = "standalone", "poise", "ftH27 + validation"
+SAME_BASE = "ftH27 of FedAvgM + validation"
 CONTROL = "standalone, other numbers"
 VALIDATION = " + validation"
 MEASURED = {"evaluation.metrics": ["accuracy", "loss"]}
@@ -109,6 +111,11 @@ OWN: dict[str, dict[str, Any]] = {
     f"ft10{VALIDATION}": _finetune(10),
     f"ft27{VALIDATION}": _finetune(27),
     RIVAL: _finetune(27, "second_half"),
+    SAME_BASE: {
+        "name": "fedavgm",
+        "beta": 0.5,
+        "finish": _finetune(27, "second_half"),
+    },
 }
 # Published rivals with three values each; the first is the default.
 PUBLISHED: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
@@ -122,6 +129,13 @@ PUBLISHED: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
     "fedequilibria": ({"name": "fedequilibria"}, "method.t", (0.7, 0.3, 0.9)),
 }
 SGD = {"training.optimiser": "sgd"}  # FedDC needs it.
+# One run of `variants.SeveralTunings` gives the results of four methods, bit for bit.
+SHARED = {
+    "fedavg": ("global", 0.0),
+    "ft10": ("ft10", 10 / 27),
+    "ft27": ("ft27", 1.0),
+    "ftH27": ("personal", 1.0),
+}
 
 
 def run(budget: float, share: int = 0, shares: int = 1) -> None:
@@ -195,6 +209,11 @@ def _one(study: Study, group: Group, setting: str, label: str, seed: int) -> Non
         method, changes = OWN[label], {}
     else:
         method, changes = _published(label, chosen(label, group.model))
+    shared = None
+    plain, suffix, _ = label.partition(VALIDATION)
+    if plain in SHARED:
+        method = variants.SeveralTunings()
+        shared = {f"{name}{suffix}": part for name, part in SHARED.items()}
     common: dict[str, Any] = dict(MEASURED)
     if group.rounds is not None:
         common["rounds"] = group.rounds
@@ -208,6 +227,7 @@ def _one(study: Study, group: Group, setting: str, label: str, seed: int) -> Non
         change=with_validation if label.endswith(VALIDATION) else None,
         other=OTHER if label == CONTROL else 0,
         common=common,
+        shared=shared,
         **changes,
     )
 
@@ -383,22 +403,40 @@ def _cells(results: Results, name: str) -> list[str]:
 
 
 def _primary(groups: Sequence[Results]) -> list[str]:
-    """Return the comparisons that the protocol fixes: the average, and harmed clients."""
-    lines = [f"| group | Poise minus {RIVAL} | p | significantly harmed: Poise, {CONTROL} | p |"]
-    lines.append("|---|---|---|---|---|")
-    gaps = [difference(one.by_seed(POISE), one.by_seed(RIVAL)) for one in groups]
+    """Return the comparisons that the protocol fixes: the averages, and harmed clients."""
+    lines = [
+        f"| group | Poise minus {RIVAL} | p | Poise minus {SAME_BASE} | p |"
+        f" significantly harmed: Poise, {CONTROL} | p |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    columns = [_average_cells(groups, RIVAL), _average_cells(groups, SAME_BASE), _harm(groups)]
+    for group, *cells in zip(groups, *columns, strict=True):
+        lines.append(f"| {group.group.name} | {' | '.join(cells)} |")
+    return lines
+
+
+def _average_cells(groups: Sequence[Results], rival: str) -> list[str]:
+    """Return the difference of Poise and a rival with its corrected p, group by group."""
+    gaps = [difference(one.by_seed(POISE), one.by_seed(rival)) for one in groups]
+    corrected = holm([gap[3] for gap in gaps])
+    return [
+        f"{mean:+.2f} [{low:+.2f}, {high:+.2f}] | {p:.3f}"
+        for (mean, low, high, _), p in zip(gaps, corrected, strict=True)
+    ]
+
+
+def _harm(groups: Sequence[Results]) -> list[str]:
+    """Return the clients that Poise and the control harm, with the corrected p."""
     tests = []
     for one in groups:
         (_, own, clients), (_, control, _) = one.harmed(POISE), one.harmed(CONTROL)
         table = [[own, clients - own], [control, clients - control]]
         tests.append((own, control, clients, float(stats.fisher_exact(table, "less").pvalue)))
-    averages, harms = holm([gap[3] for gap in gaps]), holm([test[3] for test in tests])
-    for one, gap, p, test, q in zip(groups, gaps, averages, tests, harms, strict=True):
-        lines.append(
-            f"| {one.group.name} | {gap[0]:+.2f} [{gap[1]:+.2f}, {gap[2]:+.2f}] | {p:.3f} | "
-            f"{test[0]}, {test[1]} of {test[2]} | {q:.3f} |"
-        )
-    return lines
+    corrected = holm([test[3] for test in tests])
+    return [
+        f"{own}, {control} of {clients} | {p:.3f}"
+        for (own, control, clients, _), p in zip(tests, corrected, strict=True)
+    ]
 
 
 def plan() -> str:

@@ -79,6 +79,8 @@ def known(results: Path = RESULTS) -> dict[tuple[Any, ...], dict[str, Any]]:
     return {key_of(record): record for record in map(json.loads, lines)}
 
 
+# Label -> the model that a shared run serves for it, None for the main one, and the share of its end.
+Shared = dict[str, tuple[str | None, float]]
 KEY = ("part", "model", "setting", "method", "seed")
 
 
@@ -117,14 +119,17 @@ class Study:
         keep: Callable[[Run, Federation], None] | None = None,
         again: bool = False,
         common: dict[str, Any] | None = None,
+        shared: Shared | None = None,
         **changes: Any,
     ) -> dict[str, Any]:
         """Run one cell of the study unless its result is stored.
 
         `common` are changes of settings that training alone has, too, when it must be repeated
-        after a pause.
+        after a pause. With `shared` one run gives the results of several methods, `label` among
+        them.
         """
         key = (part, model, setting, label, seed)
+        parts = {label: (None, 1.0)} if shared is None else shared
         changes = {**(common or {}), **changes}
         experiment = Experiment(**settings.config(setting, method, seed + other, model, **changes))
         if key in self.done and keep is None and not again:
@@ -140,18 +145,26 @@ class Study:
             except RunError as error:
                 if "not finite" not in str(error):
                     raise
-                self.keep({**named(key), "diverged": str(error)})
+                for name in parts:
+                    self.keep({**named((*key[:3], name, seed)), "diverged": str(error)})
                 return self.done[key]
-            record = self.record(run, experiment, federation, key, against)
-            record["seconds"] = [
+            seconds = [
                 round(time.perf_counter() - began, 1),
                 round(time.process_time() - cpu, 1),
             ]
+            records = {}
+            for name, (served, share) in parts.items():
+                own = (*key[:3], name, seed)
+                records[name] = self.record(
+                    run, experiment, federation, own, against, served or run.main_model, share
+                )
+                records[name]["seconds"] = seconds
             if keep is not None:
                 keep(run, federation)
-        if key not in self.done:
-            self.keep(record)
-        return record
+        for record in records.values():
+            if key_of(record) not in self.done:
+                self.keep(record)
+        return records[label]
 
     def record(
         self,
@@ -160,25 +173,33 @@ class Study:
         federation: Federation,
         key: tuple[Any, ...],
         against: str | None,
+        model: str,
+        share: float,
     ) -> dict[str, Any]:
-        """Return the record of a finished run."""
-        found = run.final()
+        """Return the record of a served model of a finished run.
+
+        `share` is the share of the end of the run that this model needs: 0 for that of the rounds.
+        """
+        found = run.final(model=model)
         right = [
-            self._right(run, experiment, federation, k, client)
+            self._right(run, experiment, federation, k, client, model)
             for k, client in enumerate(federation.ids)
         ]
-        rows = [*run.rounds(), *run.finish()]
+        steps = sum(row["steps"] for row in run.rounds())
+        steps += round(share * sum(row["steps"] for row in run.finish()))
+        rows = [*run.rounds(), *(run.finish() if share else [])]
+        validation = run.final(model=model, split="validation")
         record: dict[str, Any] = named(key) | {
-            "served": run.main_model,
+            "served": model,
             "accuracy": [round(found[client], 6) for client in federation.ids],
             "tests": [len(part) for part in federation.test],
             "samples": [len(part) for part in federation.train],
-            "validation": [round(value, 6) for value in run.final(split="validation").values()],
-            "steps": sum(row["steps"] for row in rows),
+            "validation": [round(value, 6) for value in validation.values()],
+            "steps": steps,
             "bytes": [sum(row[way] for row in rows) for way in ("bytes_down", "bytes_up")],
         }
         if "loss" in experiment.evaluation.metrics:
-            losses = run.final("loss")
+            losses = run.final("loss", model=model)
             record["nll"] = [round(losses[client], 6) for client in federation.ids]
         assert all(
             abs(mean.mean() - value) < 1e-4
@@ -198,10 +219,16 @@ class Study:
         return record
 
     def _right(
-        self, run: Run, experiment: Experiment, federation: Federation, k: int, client: str
+        self,
+        run: Run,
+        experiment: Experiment,
+        federation: Federation,
+        k: int,
+        client: str,
+        model: str,
     ) -> np.ndarray:
         places = torch.from_numpy(np.array(federation.test[k]))
-        net = run.model(run.main_model, client=client, experiment=experiment)
+        net = run.model(model, client=client, experiment=experiment)
         with torch.no_grad():
             said = torch.cat([net(federation.x[chunk]).argmax(1) for chunk in places.split(256)])
         return (said == federation.y[places]).numpy()

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from equipoise.client import Client
 from equipoise.losses import offsets
-from equipoise.method import Method, Ups, Weights
+from equipoise.method import Method, Served, Ups, Weights
 from equipoise.methods.finetune import Finetune
 from equipoise.methods.poise import Poise
 from equipoise.models import Model
@@ -150,6 +150,41 @@ class Diverging(Poise):
 
 
 # Development of the second form.
+
+
+@dataclass(frozen=True)
+class SeveralTunings(Finetune):
+    """FedAvg with fine-tuning, of which one run serves what runs of several lengths would.
+
+    `personal` is the mean of the second half of 27 epochs, `ft27` and `ft10` are the models after 27
+    and 10 epochs, and `global` is FedAvg's.
+    """
+
+    tune_epochs: int = 27
+    short: int = 10
+    served_models = ("personal", "ft27", "ft10", "global")
+
+    def tune(self, client: Client, down: Down) -> Up:
+        """Tune the received model, and keep all models that are served."""
+        model, mean = client.load(down.model), RunningMean()
+
+        def keep(epoch: int) -> None:
+            if epoch == self.short:
+                client.state["ft10"] = client.load(model.tree())
+            if epoch > self.tune_epochs // 2:
+                mean.add(model.tree())
+
+        client.fit(model, epochs=self.tune_epochs, purpose="tune", after_epoch=keep)
+        client.state["ft27"] = model
+        client.state["tuned"] = client.load(mean.tree())
+        return Up()
+
+    def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
+        """Return the tuned models and the global one."""
+        served = super().serves(client, down)
+        for name in ("ft27", "ft10"):
+            served[name] = client.load(client.state.get(name, down.model))
+        return served
 
 
 @dataclass(frozen=True)

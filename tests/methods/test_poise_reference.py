@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise import simulate
 from equipoise.methods.poise import Poise
+from equipoise.runs import Run
 from equipoise.streams import torch_stream
 from tests.helpers.images import NETWORKS, SEED, at, bench, net_of
 from tests.helpers.plain import assert_near
@@ -178,6 +179,35 @@ def training_loss(net: nn.Module, own: Hospital) -> float:
         return float(nn.functional.cross_entropy(net(x), y))
 
 
+def train_round(own: Hospital, shared: nn.Module, round: int) -> nn.Module:
+    """Judge if it is time, train L unless it was given up, and return the upload."""
+    if round > HELD_OUT and own.judged is None and own.has_trained:
+        judge(own, shared, round)
+        if posterior_mean(own.q)[0] < 1 / 4:
+            own.saved_epochs = 0
+    if own.saved_epochs is None:
+        own.alone = trained(own.alone, own.data(), own.name, round)[-1]
+        own.has_trained = True
+    else:
+        own.saved_epochs += 1
+    return trained(shared, own.data(), own.name, round)[-1]
+
+
+def follow(run: Run, hospitals: dict[str, Hospital], shared: nn.Module) -> nn.Module:
+    """Repeat all rounds, and return the global model."""
+    velocity = copy.deepcopy(shared)
+    for parameter in velocity.parameters():
+        parameter.data.zero_()
+    for round, record in enumerate(run.rounds(), 1):
+        joined = [hospitals[name] for name in record["joined"]]
+        sizes = [len(own.train[1]) for own in joined]
+        uploads = [train_round(own, shared, round) for own in joined]
+        mean = mean_of(uploads, [size / sum(sizes) for size in sizes])
+        velocity = mean_of([velocity, shared, mean], [MOMENTUM, 1.0, -1.0])
+        shared = mean_of([shared, velocity], [1.0, -1.0])
+    return shared
+
+
 @pytest.mark.parametrize("cohort", [3, 2])
 def test_a_run_follows_the_equations(cohort: int, tmp_path: Path) -> None:
     method = Poise(
@@ -201,27 +231,7 @@ def test_a_run_follows_the_equations(cohort: int, tmp_path: Path) -> None:
         validation = client.validation.x, client.validation.y
         hospitals[name] = Hospital(name, train, validation, net_of(workbench))
     shared = net_of(workbench)
-    velocity = moved(shared, shared, shared)
-    for parameter in velocity.parameters():
-        parameter.data.zero_()
-    for round, record in enumerate(run.rounds(), 1):
-        uploads, sizes = [], []
-        for name in record["joined"]:
-            own = hospitals[name]
-            if round > HELD_OUT and own.judged is None and own.has_trained:
-                judge(own, shared, round)
-                if posterior_mean(own.q)[0] < 1 / 4:
-                    own.saved_epochs = 0
-            if own.saved_epochs is None:
-                own.alone = trained(own.alone, own.data(), name, round)[-1]
-                own.has_trained = True
-            else:
-                own.saved_epochs += 1
-            uploads.append(trained(shared, own.data(), name, round)[-1])
-            sizes.append(len(own.train[1]))
-        mean = mean_of(uploads, [size / sum(sizes) for size in sizes])
-        velocity = mean_of([velocity, shared, mean], [MOMENTUM, 1.0, -1.0])
-        shared = mean_of([shared, velocity], [1.0, -1.0])
+    shared = follow(run, hospitals, shared)
     assert_near(server_state(run, ROUNDS).model, shared.state_dict(), 1e-5)
 
     judged_early = {name for name, own in hospitals.items() if own.judged is not None}

@@ -15,8 +15,13 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+import equipoise as eq
+from equipoise import simulate
 from equipoise.experiment import Experiment
+from equipoise.experiment.specifications import method_from
 from equipoise.methods.poise import Poise
+from tests.helpers.images import NETWORKS
+from tests.helpers.runs import settings, sites
 
 STUDY = Path(__file__).parents[2] / "studies" / "poise"
 
@@ -91,6 +96,30 @@ def test_equal_cost_rivals_stand_with_and_without_validation_data(frozen: Any) -
         plain, more = frozen.OWN[name], frozen.OWN[f"{name} + validation"]
         assert plain == more
         assert (plain["tune_epochs"], plain["tune_average"]) == (epochs, average)
+
+
+@pytest.mark.parametrize("label", ["fedavg", "ft10", "ft27", "ftH27"])
+def test_a_shared_run_has_the_bits_of_runs_of_their_own(
+    label: str, frozen: Any, tmp_path: Path
+) -> None:
+    import variants
+
+    data = sites({"ada": 60, "bo": 40}, {"ada": [0, 1], "bo": [1, 2]})
+    experiments = [
+        Experiment(
+            **settings(method, models={"model": NETWORKS["cnn"]}, rounds=2),
+            dataset=eq.from_sites(data),
+        )
+        for method in (variants.SeveralTunings(), method_from(frozen.OWN[label]))
+    ]
+    together, apart = (
+        simulate.run(experiment, tmp_path / str(place))
+        for place, experiment in enumerate(experiments)
+    )
+    model, share = frozen.SHARED[label]
+    assert together.final("loss", model=model) == apart.final("loss")
+    steps = [sum(row["steps"] for row in run.finish()) for run in (together, apart)]
+    assert steps[0] * share == steps[1]
 
 
 def test_shares_of_processes_are_disjoint_and_complete(frozen: Any) -> None:

@@ -216,8 +216,9 @@ class Poise(Method):
             )
 
     def tuning_epochs(self, client: Client) -> int:
-        """Return max(tune_epochs, tune_steps / batches), the latter up to a limit, and the saved
-        epochs.
+        """Return max(tune_epochs, tune_steps / batches), plus the epochs that L gave up.
+
+        The second number has a limit.
         """
         batches = ceil(len(client.train) / client.training.batch)
         limit = self.tune_cap * client.rounds * client.training.epochs
