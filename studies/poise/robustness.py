@@ -28,7 +28,7 @@ from study import Study, known, with_validation
 RESULTS = Path(__file__).parent / "robustness.jsonl"
 SEEDS = (200, 201, 202)
 SETTING = "small"
-HELD_OUT = 10  # of 15 rounds
+HELD_OUT = 5  # of 15 rounds
 ODD = 0  # the position of the client whose data are changed
 
 

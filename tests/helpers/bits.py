@@ -102,18 +102,25 @@ def found(
     return {"digest": digest(values), "norm": math.hypot(*norms(values).values())}
 
 
+def _of_networks(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as scratch:
+        return {
+            network: found(method, network, Path(scratch) / network, options)
+            for network in NETWORKS
+        }
+
+
 def record(names: list[str]) -> None:
     """Write the digests of methods; of all, for this processor, if no name is given."""
-    expected: dict[str, Any] = {"processor": processor(), "methods": {}}
+    expected: dict[str, Any] = {"processor": processor(), "methods": {}, "former": {}}
     if names:
         expected = json.loads(EXPECTED.read_text())
     if expected["processor"] != processor():
         sys.exit(f"these digests belong to {expected['processor']}; this is {processor()}")
     for name in names or methods.names():
-        with tempfile.TemporaryDirectory() as scratch:
-            expected["methods"][name] = {
-                network: found(name, network, Path(scratch) / network) for network in NETWORKS
-            }
+        expected["methods"][name] = _of_networks(name, OPTIONS.get(name, {}))
+    for name in FORMER.keys() & set(names or FORMER):
+        expected["former"][name] = _of_networks(name, FORMER[name])
     EXPECTED.write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
 
 
