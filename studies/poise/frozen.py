@@ -1,10 +1,11 @@
 """The test of the second form of Poise, as PROTOCOL.md fixes it.
 
-    python studies/poise/study.py frozen --budget 480    # minutes of processor time; resumable
-    python studies/poise/frozen.py                       # the tables of frozen.jsonl
-    python studies/poise/frozen.py --plan                # the number of runs
+    python studies/poise/frozen.py run --budget 480    # minutes of processor time; continues
+    python studies/poise/frozen.py run --share 0 2     # half of it, for two processes at a time
+    python studies/poise/frozen.py page                # writes the tables into docs/methods/poise.md
+    python studies/poise/frozen.py plan                # the number of runs
 
-Runs that frozen.jsonl holds are not repeated.
+Runs that frozen.jsonl holds are not repeated. The data sets must be available (EQUIPOISE_DATA).
 """
 
 from __future__ import annotations
@@ -18,22 +19,30 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from scipy import stats
 
+import settings
 import variants
-from study import OTHER, Study, known, with_validation
+from study import ALONE, OTHER, Shared, Study, known, with_validation
 
 Cell = TypeVar("Cell")
 
 RESULTS = Path(__file__).parent / "frozen.jsonl"
+PAGE = Path(__file__).parents[2] / "docs" / "methods" / "poise.md"
+BEGIN, END = "<!-- made by studies/poise/frozen.py -->", "<!-- end -->"
 SEEDS = tuple(range(20, 30))
 TUNING_SEEDS = (100, 101)
 TUNING_SETTINGS = ("dirichlet-0.5", "ics-5")
 NETWORKS = ("mlp", "lenet")
 TUNING = "frozen tuning"
+REGRESSION = "frozen regression"
+REGRESSION_SETTINGS = ("diabetes", "retina")
 LEVEL = 0.05
-ALONE, POISE, RIVAL = "standalone", "poise", "ftH27 + validation"
-SAME_BASE = "ftH27 of FedAvgM + validation"
+POISE = "poise"
+# Rivals that tune for 0.9 R + 13.5 epochs after R rounds take about as many steps as Poise.
+RIVAL, SAME_BASE = "ftH-equal + validation", "FedAvgM, ftH-equal + validation"
+USUAL_ROUNDS = 15
 CONTROL = "standalone, other numbers"
 VALIDATION = " + validation"
 MEASURED = {"evaluation.metrics": ["accuracy", "loss"]}
@@ -110,13 +119,23 @@ OWN: dict[str, dict[str, Any]] = {
     f"fedavg{VALIDATION}": {"name": "fedavg"},
     f"ft10{VALIDATION}": _finetune(10),
     f"ft27{VALIDATION}": _finetune(27),
-    RIVAL: _finetune(27, "second_half"),
+    f"ftH27{VALIDATION}": _finetune(27, "second_half"),
+    RIVAL: _finetune(27, "second_half"),  # with 15 rounds the same
     SAME_BASE: {
         "name": "fedavgm",
         "beta": 0.5,
         "finish": _finetune(27, "second_half"),
     },
 }
+REGRESSION_METHODS = (
+    ALONE,
+    CONTROL,
+    "fedavg",
+    POISE,
+    "poise, first form",
+    "ftH27",
+    f"ftH27{VALIDATION}",
+)
 # Published rivals with three values each; the first is the default.
 PUBLISHED: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
     "ditto": ({"name": "ditto"}, "method.pull", (0.1, 0.01, 1.0)),
@@ -148,7 +167,8 @@ def run(budget: float, share: int = 0, shares: int = 1) -> None:
     """
     study = Study(RESULTS)
     limit = time.process_time() + 60 * budget
-    for work in (_tuning(study, share, shares), _test(study, share, shares)):
+    parts = (_tuning, _test, _numbers)
+    for work in (part(study, share, shares) for part in parts):
         for _ in work:
             if time.process_time() > limit:
                 print("the budget is used; the same command continues")
@@ -165,7 +185,9 @@ def _tuning(study: Study, share: int, shares: int) -> Iterator[None]:
             for value in values:
                 method, changes = _published(label, value)
                 key = f"{label} {name}={value}"
-                study.one(TUNING, setting, key, method, seed, model=model, against=None, **changes)
+                study.one(
+                    TUNING, setting, key, method, seed, model=model, compared=False, **changes
+                )
                 yield
 
 
@@ -199,6 +221,24 @@ def _test(study: Study, share: int, shares: int) -> Iterator[None]:
             yield
 
 
+def _numbers(study: Study, share: int, shares: int) -> Iterator[None]:
+    """Run the regressions, which are described and not tested."""
+    cells = [(seed, setting) for seed in SEEDS for setting in REGRESSION_SETTINGS]
+    for seed, setting in _share_of(cells, share, shares):
+        for label in REGRESSION_METHODS:
+            study.one(
+                REGRESSION,
+                setting,
+                label,
+                OWN[label],
+                seed,
+                change=with_validation if label.endswith(VALIDATION) else None,
+                other=OTHER if label == CONTROL else 0,
+                compared=False,
+            )
+            yield
+
+
 def _share_of(cells: Sequence[Cell], share: int, shares: int) -> Sequence[Cell]:
     """Return the cells of one process; all methods of a cell are compared within it."""
     return cells[share::shares]
@@ -209,14 +249,15 @@ def _one(study: Study, group: Group, setting: str, label: str, seed: int) -> Non
         method, changes = OWN[label], {}
     else:
         method, changes = _published(label, chosen(label, group.model))
-    shared = None
-    plain, suffix, _ = label.partition(VALIDATION)
-    if plain in SHARED:
-        method = variants.SeveralTunings()
-        shared = {f"{name}{suffix}": part for name, part in SHARED.items()}
     common: dict[str, Any] = dict(MEASURED)
     if group.rounds is not None:
         common["rounds"] = group.rounds
+    rounds = settings.config(setting, method, seed, **common)["rounds"]
+    if label in (RIVAL, SAME_BASE):
+        method = _tuned_by_rounds(method, rounds)
+    shared = _shared(label, rounds)
+    if shared is not None:
+        method = variants.SeveralTunings()
     study.one(
         group.part,
         setting,
@@ -230,6 +271,22 @@ def _one(study: Study, group: Group, setting: str, label: str, seed: int) -> Non
         shared=shared,
         **changes,
     )
+
+
+def _shared(label: str, rounds: int) -> Shared | None:
+    """Return the methods that share a run with this one; None if it has a run of its own."""
+    suffix = VALIDATION if label.endswith(VALIDATION) else ""
+    names = {f"{name}{suffix}": part for name, part in SHARED.items()}
+    if suffix and rounds == USUAL_ROUNDS:
+        names[RIVAL] = SHARED["ftH27"]
+    return names if label in names else None
+
+
+def _tuned_by_rounds(method: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Return fine-tuning, or a method that it finishes, with as many steps as Poise has."""
+    if "finish" in method:
+        return {**method, "finish": _tuned_by_rounds(method["finish"], rounds)}
+    return {**method, "tune_epochs": round(0.9 * rounds + 13.5)}
 
 
 def _published(label: str, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -450,7 +507,93 @@ def plan() -> str:
     return "\n".join(lines)
 
 
+def page() -> str:
+    """Return what the page of Poise shows of the test."""
+    records = known(RESULTS).values()
+    hours = sum(record.get("seconds", [0, 0])[1] for record in records) / 3600
+    lines = [
+        f"Made by `python studies/poise/frozen.py page` from `studies/poise/frozen.jsonl`: "
+        f"{len(records)} results, {hours:.1f} hours of one core.",
+        "",
+        tables(),
+        "",
+        "### Regression",
+        "",
+        *_regression(),
+        "",
+        "### Values that tuning chose",
+        "",
+        *_choices(),
+    ]
+    return "\n".join(lines)
+
+
+def _choices() -> list[str]:
+    """Return the table of the chosen values of published rivals."""
+    lines = ["| rival | parameter | MLP | LeNet |", "|---|---|---|---|"]
+    for label, (_, name, _) in PUBLISHED.items():
+        values = [str(chosen(label, model)) for model in NETWORKS]
+        lines.append(f"| {label} | `{name}` | {' | '.join(values)} |")
+    return lines
+
+
+def _regression() -> list[str]:
+    """Return the table of the root mean squared errors."""
+    done = known(RESULTS)
+    lines = [
+        "| setting | method | seeds | error | change | worst change | clients above alone | steps |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for setting in REGRESSION_SETTINGS:
+        seeds = [
+            seed
+            for seed in SEEDS
+            if all((REGRESSION, "mlp", setting, name, seed) in done for name in REGRESSION_METHODS)
+        ]
+        for name in REGRESSION_METHODS if seeds else ():
+            own, alone, plain = (
+                [done[REGRESSION, "mlp", setting, label, seed] for seed in seeds]
+                for label in (name, ALONE, "fedavg")
+            )
+            errors = np.concatenate([one["rmse"] for one in own])
+            change = errors - np.concatenate([one["rmse"] for one in alone])
+            steps = np.mean([a["steps"] / b["steps"] for a, b in zip(own, plain, strict=True)])
+            lines.append(
+                f"| {setting} | {f'**{name}**' if name == POISE else name} | {len(seeds)} | "
+                f"{errors.mean():.3f} | {change.mean():+.3f} | {change.max():+.3f} | "
+                f"{(change > 0).sum()} of {len(change)} | {steps:.2f} |"
+            )
+    return lines
+
+
+def main() -> None:
+    """Run the test, or show it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("page", help="write the tables into the page of Poise")
+    commands.add_parser("plan", help="print the number of runs")
+    running = commands.add_parser("run", help="run what is missing")
+    running.add_argument(
+        "--budget", type=float, default=480.0, help="minutes of processor time at most"
+    )
+    running.add_argument(
+        "--share",
+        type=int,
+        nargs=2,
+        default=(0, 1),
+        metavar=("K", "N"),
+        help="run share K, from 0 on, of N that run at the same time",
+    )
+    arguments = parser.parse_args()
+    if arguments.command == "plan":
+        print(plan())
+    elif arguments.command == "page":
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}\n\n{page()}\n\n{END}{rest.partition(END)[2]}")
+    else:
+        torch.set_num_threads(1)
+        run(arguments.budget, *arguments.share)
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--plan", action="store_true", help="print the number of runs")
-    print(plan() if parser.parse_args().plan else tables())
+    main()

@@ -22,8 +22,8 @@ import torch
 import variants
 from equipoise.data import Federation, Parts
 from equipoise.methods.poise import Poise
-from frozen import ALONE, LEVEL, mcnemar
-from study import Study, known, with_validation
+from frozen import LEVEL, mcnemar
+from study import ALONE, Study, known, with_validation
 
 RESULTS = Path(__file__).parent / "robustness.jsonl"
 SEEDS = (200, 201, 202)
@@ -129,8 +129,7 @@ def run() -> None:
             if all(key in study.done for key in keys):
                 continue
             # Later runs need the samples that training alone gets right.
-            alone = {"name": ALONE}
-            study.one(part, SETTING, ALONE, alone, seed, change=case.change, again=True)
+            study.train_alone(part, SETTING, seed, change=case.change)
             for label, method in case.methods.items():
                 change = with_validation if label.endswith("+ validation") else case.change
                 study.one(part, SETTING, label, method, seed, change=change)

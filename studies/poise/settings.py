@@ -1,10 +1,10 @@
-"""Settings, methods and seeds of both studies of Poise. The protocols say why."""
+"""Data, sizes and training of the studies of Poise. PROTOCOL.md explains them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-TUNING, LIARS, REPORT = (100, 101), (200, 201, 202), (0, 1, 2, 3, 4)
+from equipoise.data import Dataset, from_arrays
 
 _FASHION = {"name": "fashion_mnist", "samples": 26800, "split": (0.15, 0.03, 0.82), "clients": 10}
 _ALL = {
@@ -78,7 +78,6 @@ REGRESSION: dict[str, dict[str, Any]] = {
         }
     },
 }
-# Further data of the test of the second form.
 OTHER_DATA: dict[str, dict[str, Any]] = {
     "office": {
         "data": {
@@ -123,60 +122,37 @@ SMALL: dict[str, dict[str, Any]] = {
         "training": {**_TRAINING, "lr": 0.005, "batch": 16},
     },
 }
-NUMBERS = ("standalone", "standalone, other numbers", "fedavg", "finetune", "poise", "poise, plain")
-WITH_LENET = ("dirichlet-0.5", "ics-5", "digits", "cifar")
-WITH_MLP = tuple(name for name in SETTINGS if name != "cifar")
-
-METHODS: dict[str, dict[str, Any]] = {
-    "standalone": {"name": "standalone"},
-    "standalone, other numbers": {"name": "standalone"},
-    "fedavg": {"name": "fedavg"},
-    "finetune": {"name": "finetune"},
-    "poise": {"name": "poise", "variant": "one"},
-    "ditto": {"name": "ditto"},
-    "fedprox": {"name": "fedprox"},
-    "fedakd": {"name": "fedakd"},
-    "fedekd": {"name": "fedekd"},
-    "kdia": {"name": "kdia", "preset": "quick"},
-    "corefed": {"name": "corefed", "rep": "literal"},
-    "fedequilibria": {"name": "fedequilibria"},
-    "pfedck": {"name": "pfedck"},
-    "fedas": {"name": "fedas"},
-    "feddc": {"name": "feddc"},
-    "standalone + validation": {"name": "standalone"},
-    "fedavg + validation": {"name": "fedavg"},
-    "finetune + validation": {"name": "finetune"},
-}
-GRID: dict[str, dict[str, list[Any]]] = {  # the first value is the default
-    "finetune": {"method.tune_epochs": [5, 2, 10]},
-    "ditto": {"method.pull": [0.1, 1.0]},
-    "fedprox": {"method.mu": [0.01, 0.1]},
-    "fedakd": {"method.alpha": [1.0, 0.3]},
-    "fedekd": {"method.lambda_kd": [1.0, 0.3]},
-    "feddc": {"training.lr": [0.05, 0.1]},
-}
-_PLAIN = {"name": "poise", "variant": "one", "fold": False}
-ABLATIONS: dict[str, dict[str, Any]] = {
-    "without alone": {**_PLAIN, "alone": False},
-    "without offsets": {**_PLAIN, "offsets": False},
-    "without tuned": {**_PLAIN, "tune_epochs": 0},
-    "without the federated prior": {**_PLAIN, "min_validation": 10**9},
-    "equal weights": {**_PLAIN, "min_validation": 10**9, "kappa": 1e12},
-    "merit 0.5": {**_PLAIN, "merit": 0.5},
-}  # and the hard choice, which is a method of the study's own
 
 
 def config(
     setting: str, method: Any, seed: int, model: str = "mlp", **changes: Any
 ) -> dict[str, Any]:
-    """An experiment; `changes` have dotted keys."""
-    known = SETTINGS | REGRESSION | OTHER_DATA | SMALL
-    found = {**_COMMON, **known[setting], "method": method, "seed": seed}
+    """Return the settings of an experiment.
+
+    Args:
+        setting: The name of the setting.
+        method: The method.
+        seed: The seed.
+        model: The network.
+        **changes: Changes with dotted keys.
+    """
+    named = SETTINGS | REGRESSION | OTHER_DATA | SMALL
+    experiment = {**_COMMON, **named[setting], "method": method, "seed": seed}
     if setting in REGRESSION:
-        found["evaluation"] = {**found["evaluation"], "metrics": ["rmse"]}
+        experiment["evaluation"] = {**experiment["evaluation"], "metrics": ["rmse"]}
     if model != "mlp":
-        found["model"] = model
+        experiment["model"] = model
     for key, value in changes.items():
         section, _, name = key.partition(".")
-        found[section] = {**found[section], name: value} if name else value
-    return found
+        experiment[section] = {**experiment[section], name: value} if name else value
+    return experiment
+
+
+def diabetes() -> Dataset:
+    """Return the 442 patients of scikit-learn's data set on the progression of diabetes."""
+    from sklearn.datasets import load_diabetes
+
+    data = load_diabetes(scaled=False)
+    return from_arrays(
+        data.data, data.target, kind="regression", name="diabetes", columns=data.feature_names
+    )

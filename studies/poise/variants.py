@@ -1,4 +1,4 @@
-"""Variants of Poise: of its first form in the first study, and of its second in development."""
+"""Variants of Poise and of fine-tuning: with clients that lie, and those of the development."""
 
 from __future__ import annotations
 
@@ -29,66 +29,6 @@ ORDER = ("alone", "global", "offsets", "tuned")
 def reversed_step(up: Up, down: Down) -> Up:
     """Return a reply whose model is as far from the received one, on the other side."""
     return Up(model=(down.model + -1 * (up.model - down.model)).with_rest(up.model.rest))
-
-
-@dataclass(frozen=True)
-class Folded(Poise):
-    """Offsets and fine-tuning see the validation data, but the model trained alone does not."""
-
-    variant: Literal["two", "one"] = "one"
-
-    def prepare(self, client: Client, down: Down) -> Up:
-        """Train the experts and drop the model trained alone on all data."""
-        up = super().prepare(client, down)
-        client.state.pop("alone", None)
-        return up
-
-
-@dataclass(frozen=True)
-class Noting(Poise):
-    """Poise that stores the likelihoods of the experts."""
-
-    variant: Literal["two", "one"] = "one"
-
-    def settle(self, client: Client, down: Down) -> Up:
-        """Store the likelihoods and compute the weights."""
-        client.state["noted"] = client.state["likelihoods"]
-        return super().settle(client, down)
-
-
-@dataclass(frozen=True)
-class Given(Poise):
-    """Poise with likelihoods and prior from a file of arrays by client."""
-
-    variant: Literal["two", "one"] = "one"
-
-    noted: str = ""
-
-    def settle(self, client: Client, down: Down) -> Up:
-        """Compute the weights from the file."""
-        client.state.pop("likelihoods", None)
-        with np.load(self.noted) as arrays:
-            client.state["weights"] = torch.from_numpy(
-                mixture_weights(arrays[client.id], arrays["prior"], self.kappa)
-            )
-        return Up()
-
-
-@dataclass(frozen=True)
-class Hard(Poise):
-    """Poise that serves the expert with the highest likelihood.
-
-    Without validation data it is the global model.
-    """
-
-    variant: Literal["two", "one"] = "one"
-
-    def settle(self, client: Client, down: Down) -> Up:
-        """Give all weight to the best expert."""
-        logs = np.log(np.asarray(client.state.pop("likelihoods"))).sum(0)
-        best = int(logs.argmax()) if len(client.validation) else ORDER.index("global")
-        client.state["weights"] = torch.eye(len(logs), dtype=torch.float64)[best]
-        return Up()
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,15 @@ ABILITIES = {
         "pa3fed",
         "qfedavg",
     },
-    "composable_update": {"corefed", "fedavg", "fedequilibria", "fedgkd", "fedlsa", "kdia"},
+    "composable_update": {
+        "corefed",
+        "fedavg",
+        "fedequilibria",
+        "fedgkd",
+        "fedlsa",
+        "kdia",
+        "poise",
+    },
     "composable_finish": {"finetune", "groupthresholds", "poise"},
     "reconstruction": {"fedmpr", "fedsac", "pa3fed", "pfedck"},
 }

@@ -640,10 +640,11 @@ def test_a_client_that_is_never_asked_after_the_hold_out_phase_judges_at_the_end
     tmp_path: Path,
 ) -> None:
     run = play(Poise(**PLAIN), tmp_path / "run", on=skewed(), participation={"number": 2})
-    late = set(run.clients) - set(run.rounds()[-1]["joined"])
+    *earlier, last = (set(row["joined"]) for row in run.rounds())
     before = client_states(run, 3)
-    assert late and all("likelihoods" not in before.get(client, {}) for client in late)
-    assert all("likelihoods" in before[client] for client in run.rounds()[-1]["joined"])
+    judged = {client for client, own in before.items() if "likelihoods" in own}
+    assert judged == last & set.union(*earlier), "a client judges if it has a model of its own"
+    assert set(run.clients) - last
     for own in ends(run).values():
         assert on_simplex(own["weights"]) and not {"likelihoods", "judged"} & set(own)
 

@@ -19,7 +19,6 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.experiment import Experiment
 from equipoise.experiment.specifications import method_from
-from equipoise.methods.poise import Poise
 from tests.helpers.images import NETWORKS
 from tests.helpers.runs import settings, sites
 
@@ -27,53 +26,37 @@ STUDY = Path(__file__).parents[2] / "studies" / "poise"
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> Any:
+def frozen(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(STUDY))
-    import table
+    import frozen
 
-    yield table
-    for name in (
-        "table",
-        "study",
-        "settings",
-        "variants",
-        "frozen",
-    ):  # names of the study's own, which others may have, too
+    yield frozen
+    # Names of the study's own, which others may have, too.
+    for name in ("frozen", "study", "settings", "variants"):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.slow
-def test_the_page_is_what_the_command_makes_of_the_results(table: Any) -> None:
-    text = (STUDY.parents[1] / "docs" / "methods" / "poise.md").read_text()
-    assert table.page() == text.partition(table.BEGIN)[2].partition(table.END)[0].strip()
+def test_the_page_is_what_the_command_makes_of_the_results(frozen: Any) -> None:
+    text = frozen.PAGE.read_text()
+    assert frozen.page() == text.partition(frozen.BEGIN)[2].partition(frozen.END)[0].strip()
 
 
-def test_no_run_is_there_twice_and_report_seeds_decided_nothing(table: Any) -> None:
-    lines = (STUDY / "results.jsonl").read_text().splitlines()
-    assert len(lines) == len(table.known())
-    deciding = {key[4] for key in table.known() if key[0] in ("tune", "fold", "prior")}
-    assert not deciding & {key[4] for key in table.known() if key[0] in ("report", "ablations")}
+def test_no_run_is_there_twice(frozen: Any) -> None:
+    for name in ("frozen", "development", "robustness"):
+        lines = (STUDY / f"{name}.jsonl").read_text().splitlines()
+        assert len(lines) == len(frozen.known(STUDY / f"{name}.jsonl"))
 
 
-def test_the_defaults_are_what_the_rules_chose(table: Any) -> None:
-    assert {"folded-all": True, "plain": False}[table.kept()] == Poise().fold
-    assert table.prior() == Poise().prior
-
-
-@pytest.fixture
-def frozen(table: Any) -> Any:
-    import frozen
-
-    return frozen
-
-
-def test_seeds_of_the_frozen_test_were_used_for_nothing_else(table: Any, frozen: Any) -> None:
-    development = (STUDY / "development.jsonl").read_text().splitlines()
-    used = {key[4] for key in table.known()} | {json.loads(line)["seed"] for line in development}
+def test_seeds_of_the_frozen_test_were_used_for_nothing_else(frozen: Any) -> None:
+    used = {
+        key[4]
+        for name in ("development", "robustness")
+        for key in frozen.known(STUDY / f"{name}.jsonl")
+    }
     assert not used & set(frozen.SEEDS) and not set(frozen.TUNING_SEEDS) & set(frozen.SEEDS)
 
 
-def test_every_run_of_the_frozen_test_is_a_valid_experiment(table: Any, frozen: Any) -> None:
+def test_every_run_of_the_frozen_test_is_a_valid_experiment(frozen: Any) -> None:
     import settings
 
     for group in frozen.GROUPS:
@@ -120,6 +103,16 @@ def test_a_shared_run_has_the_bits_of_runs_of_their_own(
     assert together.final("loss", model=model) == apart.final("loss")
     steps = [sum(row["steps"] for row in run.finish()) for run in (together, apart)]
     assert steps[0] * share == steps[1]
+
+
+@pytest.mark.parametrize(("rounds", "epochs"), [(15, 27), (30, 40), (60, 68)])
+def test_rivals_at_equal_steps_tune_for_longer_after_more_rounds(
+    rounds: int, epochs: int, frozen: Any
+) -> None:
+    for label in (frozen.RIVAL, frozen.SAME_BASE):
+        method = frozen._tuned_by_rounds(frozen.OWN[label], rounds)
+        assert method.get("finish", method)["tune_epochs"] == epochs
+    assert (frozen._shared(frozen.RIVAL, rounds) is None) == (rounds != 15)
 
 
 def test_shares_of_processes_are_disjoint_and_complete(frozen: Any) -> None:
