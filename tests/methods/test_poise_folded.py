@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import equipoise as eq
 from equipoise import simulate
@@ -116,25 +117,34 @@ def test_validation_data_come_back_as_they_were() -> None:
     assert (len(client.train), len(client.validation)) == apart
 
 
-@pytest.mark.parametrize("spec", [{"name": "poise"}, {"name": "fedavg", "finish": "poise"}])
-def test_a_run_that_was_begun_with_the_first_form_continues_with_it(
-    spec: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize("as_finish", [False, True])
+@pytest.mark.parametrize(
+    ("defaults", "former"),
+    [
+        (1, {"variant": "one"}),
+        (2, {"hold": 0.667, "momentum": 0.0, "spend": False}),
+    ],
+)
+def test_a_run_that_was_begun_with_former_defaults_continues_with_them(
+    defaults: int, former: dict[str, Any], as_finish: bool, tmp_path: Path
 ) -> None:
     """The file of a run names only the parameters that were given."""
-    config_of_old = {"name": "poise", "variant": "one"}
-    first = {**spec, "finish": config_of_old} if "finish" in spec else config_of_old
-    folder = stopped(tmp_path, first)
+    poise = {"name": "poise", **former}
+    method = {"name": "fedavg", "finish": poise} if as_finish else poise
+    folder = stopped(tmp_path, method)
     file = folder / "experiment.yaml"
-    assert "variant: one\n" in file.read_text()
-    lines = file.read_text().splitlines(keepends=True)
-    file.write_text("".join(line for line in lines if "variant: one" not in line))
+    stored = yaml.safe_load(file.read_text())
+    given = stored["method"]["finish"] if as_finish else stored["method"]
+    for name in former:
+        del given[name]
+    file.write_text(yaml.safe_dump(stored, sort_keys=False))
     with sqlite3.connect(folder / "run.db") as database:
-        database.execute("update meta set value = '1' where key = 'defaults'")
+        database.execute("update meta set value = ? where key = 'defaults'", (str(defaults),))
     database.close()
     resumed = eq.resume(folder)
-    method = resumed.config["method"]
-    assert method.get("finish", method)["variant"] == "one"
-    whole = eq.run(eq.Experiment(**config(tmp_path, first)), out=tmp_path / "whole")
+    found = resumed.config["method"]
+    assert former.items() <= dict(found.get("finish", found)).items()
+    whole = eq.run(eq.Experiment(**config(tmp_path, method)), out=tmp_path / "whole")
     assert_same(everything(whole), everything(resumed))
 
 
