@@ -30,7 +30,7 @@ def draw(groups: Sequence[Results], target: Path) -> None:
         target: The file.
     """
     matplotlib.rcParams |= {"svg.hashsalt": "poise", "svg.fonttype": "none", "font.size": 9}
-    height = 1.6 + 0.45 * len(groups)
+    height = 1.8 + 0.5 * len(groups)
     figure, axes = plt.subplots(1, 3, figsize=(9.6, height), sharey=True, layout="constrained")
     averages(axes[0], groups)
     harm(axes[1], groups)
@@ -47,7 +47,10 @@ def draw(groups: Sequence[Results], target: Path) -> None:
 
 def averages(axis: Axes, groups: Sequence[Results]) -> None:
     """Draw Poise minus its rivals at equal steps, with intervals over seeds."""
-    rivals = ((RIVAL, "minus fine-tuning", BLUE, -0.12), (SAME_BASE, "with momentum", GREY, 0.12))
+    rivals = (
+        (RIVAL, "minus fine-tuning", BLUE, -0.12),
+        (SAME_BASE, "minus fine-tuning of FedAvgM", GREY, 0.12),
+    )
     for rival, label, colour, shift in rivals:
         gaps = [difference(one.by_seed(POISE), one.by_seed(rival)) for one in groups]
         means = np.array([gap[0] for gap in gaps])
@@ -62,17 +65,17 @@ def averages(axis: Axes, groups: Sequence[Results]) -> None:
 def harm(axis: Axes, groups: Sequence[Results]) -> None:
     """Draw the share of clients that are significantly below training alone."""
     shown = (
-        (POISE, "Poise", BLUE, "o"),
-        (RIVAL, "fine-tuning", GREEN, "s"),
-        (CONTROL, "other random numbers", GREY, "^"),
-        ("fedavg", "FedAvg", ORANGE, "D"),
+        (POISE, "Poise", BLUE, "o", -0.24),
+        (RIVAL, "fine-tuning", GREEN, "s", -0.08),
+        (CONTROL, "alone, other random numbers", GREY, "^", 0.08),
+        ("fedavg", "FedAvg", ORANGE, "D", 0.24),
     )
-    for method, label, colour, marker in shown:
+    for method, label, colour, marker, shift in shown:
         shares = []
         for one in groups:
             _, significant, clients = one.harmed(method)
             shares.append(100 * significant / clients if clients else np.nan)
-        axis.plot(shares, range(len(groups)), marker, color=colour, label=label)
+        axis.plot(shares, np.arange(len(groups)) + shift, marker, color=colour, label=label)
     axis.axvline(5, color="#333333", linewidth=0.8, linestyle=":")
     axis.set_title("Clients significantly below\ntraining alone, %", fontsize=9)
 
@@ -81,7 +84,7 @@ def likelihoods(axis: Axes, groups: Sequence[Results]) -> None:
     """Draw the mean negative log-likelihood, in multiples of Poise's."""
     for method, label, colour, marker in (
         (RIVAL, "fine-tuning", GREEN, "s"),
-        (SAME_BASE, "with momentum", GREY, "o"),
+        (SAME_BASE, "fine-tuning of FedAvgM", GREY, "o"),
     ):
         ratios = [
             one.by_seed(method, "nll").mean() / one.by_seed(POISE, "nll").mean() for one in groups

@@ -150,7 +150,7 @@ def test_early_stopping_says_what_is_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("method", "held_out"),
-    [({"name": "poise"}, 2), ({"name": "finetune", "validation": True}, 0)],
+    [({"name": "poise"}, 1), ({"name": "finetune", "validation": True}, 0)],
 )
 def test_early_stopping_refuses_a_method_that_trains_on_validation_data(
     method: dict[str, Any], held_out: int, tmp_path: Path

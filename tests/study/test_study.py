@@ -21,7 +21,7 @@ STUDY = {
     "experiment": {
         "data": {"name": "digits", "clients": 3, "samples": 300},
         "model": {"name": "mlp", "hidden": [8]},
-        "training": {"lr": 0.1, "batch": 16},
+        "training": {"lr": 0.1, "batch": 16, "epochs": 3},
         "participation": {"number": 2},
         "rounds": 4,
     },
@@ -54,10 +54,11 @@ def outcome(tmp_path_factory):
 def test_each_served_model_is_a_row_with_its_own_numbers(outcome):
     samples = outcome.table.samples
     assert samples["fedavg", "even", "average"].values.keys() == {0}
-    numbers = {
-        row: samples[row, "even", "average"].values for row in ("kdia.teacher", "kdia.global")
-    }
-    assert numbers["kdia.teacher"] != numbers["kdia.global"]
+    numbers = [
+        [samples[row, "even", measure].values for measure in ("average", "worst", "best_average")]
+        for row in ("kdia.teacher", "kdia.global")
+    ]
+    assert numbers[0] != numbers[1]
 
 
 def test_settings_of_one_method_change_its_rows_only(outcome):

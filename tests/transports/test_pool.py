@@ -4,6 +4,7 @@ worker does, and when it dies.
 
 from __future__ import annotations
 
+import _thread
 import os
 import selectors
 import signal
@@ -11,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -621,3 +623,26 @@ def test_a_worker_ends_when_its_parent_is_gone(
     worker = pool[0].started[1]
     worker.connection.shutdown(socket.SHUT_RDWR)
     assert worker.process.wait(60) == 0
+
+
+@pytest.fixture
+def forks_allowed() -> Iterator[None]:
+    processes.allow_fork()
+    yield
+    processes.allow_fork(False)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads as Linux does")
+def test_a_process_with_a_thread_that_python_does_not_count_is_not_forked(
+    forks_allowed: None,
+) -> None:
+    # A thread of a library, or one that has left Python and still frees its memory.
+    assert processes.may_fork()
+    end = threading.Lock()
+    end.acquire()
+    _thread.start_new_thread(end.acquire, ())
+    assert threading.active_count() == 1
+    try:
+        assert not processes.may_fork()
+    finally:
+        end.release()

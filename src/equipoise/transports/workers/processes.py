@@ -33,7 +33,8 @@ _WORKER = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from equipoise.transports.workers.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
-_plain = False
+# The threads of this process when forks were allowed; None if they are not.
+_known_threads: frozenset[str] | None = None
 
 
 def allow_fork(allowed: bool = True) -> None:
@@ -46,19 +47,33 @@ def allow_fork(allowed: bool = True) -> None:
     Args:
         allowed: False takes the permission back.
     """
-    global _plain
-    _plain = allowed and hasattr(os, "fork")
+    global _known_threads
+    _known_threads = _threads() if allowed and hasattr(os, "fork") else None
     if allowed:
         os.environ.update(SINGLE_THREAD)
 
 
 def may_fork() -> bool:
-    """Return True if a fork of this process is safe now: it was allowed and no thread runs.
+    """Return True if a fork of this process is safe now: it was allowed and no thread was added.
+
+    A thread that has computed frees the buffers of its matrix products after its Python code has
+    ended. A child that is forked meanwhile waits forever for the lock of MKL's memory. So the
+    threads of the operating system count, not only those of Python.
 
     If torch computes with several threads, a forked child would wait forever for those of its
     parent.
     """
-    return _plain and threading.active_count() == 1 and not _torch_has_threads()
+    if _known_threads is None or threading.active_count() > 1:
+        return False
+    return _threads() <= _known_threads and not _torch_has_threads()
+
+
+def _threads() -> frozenset[str]:
+    """Return the threads of this process, as far as the operating system tells."""
+    try:
+        return frozenset(os.listdir("/proc/self/task"))
+    except OSError:  # no Linux
+        return frozenset(str(thread.native_id) for thread in threading.enumerate())
 
 
 def _torch_has_threads() -> bool:
