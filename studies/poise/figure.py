@@ -15,7 +15,17 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from frozen import CONTROL, GROUPS, POISE, RIVAL, SAME_BASE, Results, difference
+from frozen import (
+    CONTROL,
+    GROUPS,
+    POISE,
+    RESULTS,
+    RIVAL,
+    SAME_BASE,
+    Results,
+    difference,
+    known,
+)
 
 FIGURE = Path(__file__).parents[2] / "docs" / "figures" / "poise.svg"
 MARGIN = -0.5  # points of accuracy, from PROTOCOL.md
@@ -96,7 +106,8 @@ def likelihoods(axis: Axes, groups: Sequence[Results]) -> None:
 
 def main() -> None:
     """Draw the groups that have at least two complete seeds."""
-    groups = [Results.of(group) for group in GROUPS]
+    done = known(RESULTS)
+    groups = [Results.of(group, done) for group in GROUPS]
     draw([one for one in groups if len(one.seeds) >= 2], FIGURE)
 
 

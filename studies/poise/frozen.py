@@ -14,7 +14,7 @@ import argparse
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,8 +40,11 @@ REGRESSION = "frozen regression"
 REGRESSION_SETTINGS = ("diabetes", "retina")
 LEVEL = 0.05
 POISE = "poise"
-# Rivals that tune for 0.9 R + 13.5 epochs after R rounds take about as many steps as Poise.
+# Rivals that tune for 0.9 R + 13.5 epochs after R rounds take about as many steps as Poise, except
+# where clients are small: there Poise tunes for longer, and so do further rivals.
 RIVAL, SAME_BASE = "ftH-equal + validation", "FedAvgM, ftH-equal + validation"
+LONGER = {"breast": 62, "retina-classes": 42}  # epochs of tuning
+LONGER_RIVALS = ("ftH-longer + validation", "FedAvgM, ftH-longer + validation")
 USUAL_ROUNDS = 15
 CONTROL = "standalone, other numbers"
 VALIDATION = " + validation"
@@ -59,6 +62,7 @@ class Group:
         settings: The settings.
         seeds: The seeds.
         published: The published rivals; None for all.
+        own: The other methods; None for all.
     """
 
     name: str
@@ -67,11 +71,13 @@ class Group:
     settings: tuple[str, ...]
     seeds: tuple[int, ...]
     published: tuple[str, ...] | None = None
+    own: tuple[str, ...] | None = None
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The labels of all methods."""
-        return (*OWN, *(PUBLISHED if self.published is None else self.published))
+        own = OWN if self.own is None else self.own
+        return (*own, *(PUBLISHED if self.published is None else self.published))
 
     @property
     def part(self) -> str:
@@ -167,7 +173,7 @@ def run(budget: float, share: int = 0, shares: int = 1) -> None:
     """
     study = Study(RESULTS)
     limit = time.process_time() + 60 * budget
-    parts = (_tuning, _test, _numbers)
+    parts = (_tuning, _test, _numbers, _longer)
     for work in (part(study, share, shares) for part in parts):
         for _ in work:
             if time.process_time() > limit:
@@ -239,6 +245,26 @@ def _numbers(study: Study, share: int, shares: int) -> Iterator[None]:
             yield
 
 
+def _longer(study: Study, share: int, shares: int) -> Iterator[None]:
+    """Run fine-tuning with as many steps as Poise takes where clients are small."""
+    group = next(group for group in GROUPS if set(LONGER) <= set(group.settings))
+    cells = [(seed, setting) for seed in group.seeds for setting in LONGER]
+    for seed, setting in _share_of(cells, share, shares):
+        for label, base in zip(LONGER_RIVALS, (RIVAL, SAME_BASE), strict=True):
+            method = tuned_for(OWN[base], LONGER[setting])
+            study.one(
+                group.part,
+                setting,
+                label,
+                method,
+                seed,
+                model=group.model,
+                change=with_validation,
+                common=dict(MEASURED),
+            )
+            yield
+
+
 def _share_of(cells: Sequence[Cell], share: int, shares: int) -> Sequence[Cell]:
     """Return the cells of one process; all methods of a cell are compared within it."""
     return cells[share::shares]
@@ -254,7 +280,7 @@ def _one(study: Study, group: Group, setting: str, label: str, seed: int) -> Non
         common["rounds"] = group.rounds
     rounds = settings.config(setting, method, seed, **common)["rounds"]
     if label in (RIVAL, SAME_BASE):
-        method = _tuned_by_rounds(method, rounds)
+        method = tuned_for(method, rival_epochs(rounds))
     shared = _shared(label, rounds)
     if shared is not None:
         method = variants.SeveralTunings()
@@ -282,11 +308,16 @@ def _shared(label: str, rounds: int) -> Shared | None:
     return names if label in names else None
 
 
-def _tuned_by_rounds(method: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Return fine-tuning, or a method that it finishes, with as many steps as Poise has."""
+def rival_epochs(rounds: int) -> int:
+    """Return the epochs of tuning with which a rival takes about as many steps as Poise."""
+    return round(0.9 * rounds + 13.5)
+
+
+def tuned_for(method: dict[str, Any], epochs: int) -> dict[str, Any]:
+    """Return fine-tuning, or a method that it finishes, with so many epochs."""
     if "finish" in method:
-        return {**method, "finish": _tuned_by_rounds(method["finish"], rounds)}
-    return {**method, "tune_epochs": round(0.9 * rounds + 13.5)}
+        return {**method, "finish": tuned_for(method["finish"], epochs)}
+    return {**method, "tune_epochs": epochs}
 
 
 def _published(label: str, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -332,9 +363,9 @@ class Results:
     seeds: tuple[int, ...]
 
     @classmethod
-    def of(cls, group: Group) -> Results:
-        """Read the runs of a group."""
-        runs = {key[2:]: one for key, one in known(RESULTS).items() if key[0] == group.part}
+    def of(cls, group: Group, done: dict[tuple[Any, ...], dict[str, Any]]) -> Results:
+        """Return the runs of a group among all stored ones."""
+        runs = {key[2:]: one for key, one in done.items() if key[0] == group.part}
         seeds = []
         for seed in group.seeds:
             cells = [(s, label, seed) for s in group.settings for label in group.methods]
@@ -352,16 +383,23 @@ class Results:
         return None if any("diverged" in one for one in records) else records
 
     def by_seed(self, label: str, name: str = "accuracy") -> np.ndarray:
-        """Return the mean over clients and settings for each seed."""
-        records = self.of_method(label) or []
+        """Return the mean over clients and settings for each seed; NaN if a run diverged."""
+        records = self.of_method(label)
+        if records is None:
+            return np.full(len(self.seeds), np.nan)
         means = np.array([np.mean(one[name]) for one in records])
         return means.reshape(len(self.seeds), -1).mean(1)
 
     def harmed(self, label: str) -> tuple[int, int, int]:
-        """Return clients below training alone, how many significantly, and how many there are."""
+        """Return clients below training alone, how many significantly, and how many there are.
+
+        All are 0 if a run of the method, or of training alone, diverged.
+        """
         below = significant = clients = 0
-        records = self.of_method(label) or []
-        for one, alone in zip(records, self.of_method(ALONE) or [], strict=True):
+        records, references = self.of_method(label), self.of_method(ALONE)
+        if records is None or references is None:
+            return 0, 0, 0
+        for one, alone in zip(records, references, strict=True):
             change = np.subtract(one["accuracy"], alone["accuracy"])
             below += int((change < 0).sum())
             clients += len(change)
@@ -376,9 +414,12 @@ def mcnemar(lost: int, won: int) -> float:
 
 
 def difference(values: np.ndarray, others: np.ndarray) -> tuple[float, float, float, float]:
-    """Return mean, 95 % interval (Student) and p of paired differences, in points."""
+    """Return mean, 95 % interval (Student) and p of paired differences, in points.
+
+    All but the mean are NaN with fewer than two seeds, and all where a run diverged.
+    """
     gap = 100 * (values - others)
-    if len(gap) < 2:
+    if len(gap) < 2 or not np.isfinite(gap).all():
         return float(gap.mean()), float("nan"), float("nan"), float("nan")
     error = gap.std(ddof=1) / np.sqrt(len(gap))
     half = stats.t.ppf(0.975, len(gap) - 1) * error
@@ -387,16 +428,16 @@ def difference(values: np.ndarray, others: np.ndarray) -> tuple[float, float, fl
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Return p values after Holm's correction.
+    """Return p values after Holm's correction; those that are NaN are no tests.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    order = np.argsort(values)
-    corrected = [0.0] * len(values)
+    order = [position for position in np.argsort(values) if np.isfinite(values[position])]
+    corrected = [float("nan")] * len(values)
     highest = 0.0
     for rank, position in enumerate(order):
-        highest = max(highest, min(1.0, (len(values) - rank) * values[position]))
+        highest = max(highest, min(1.0, (len(order) - rank) * values[position]))
         corrected[position] = round(highest, 10)
     return corrected
 
@@ -404,7 +445,8 @@ def holm(values: Sequence[float]) -> list[float]:
 def tables() -> str:
     """Return the tables of all groups, and the primary comparison."""
     lines = []
-    groups = [Results.of(group) for group in GROUPS]
+    done = known(RESULTS)
+    groups = [Results.of(group, done) for group in GROUPS]
     for results in groups:
         lines += [*_table(results), ""]
     return "\n".join([*lines, *_primary([one for one in groups if len(one.seeds) >= 2])])
@@ -427,8 +469,7 @@ def _table(results: Results) -> list[str]:
     for name in sorted(labels, key=lambda name: -results.by_seed(name).mean()):
         cells = _cells(results, name)
         if name in gaps:
-            mean, low, high, _ = gaps[name]
-            cells += [f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]", f"{corrected[name]:.3f}"]
+            cells += [_gap(gaps[name]), _p(corrected[name])]
         else:
             cells += ["", ""]
         lines.append(f"| {' | '.join(cells)} |")
@@ -439,11 +480,10 @@ def _table(results: Results) -> list[str]:
 
 
 def _cells(results: Results, name: str) -> list[str]:
-    records, plain = results.of_method(name) or [], results.of_method("fedavg") or []
-    pairs = list(zip(records, plain, strict=True))
+    records = results.of_method(name) or []
     worst = 100 * np.mean([min(one["accuracy"]) for one in records])
-    steps = np.mean([one["steps"] / other["steps"] for one, other in pairs])
-    sent = np.mean([sum(one["bytes"]) / sum(other["bytes"]) for one, other in pairs])
+    steps = _ratio(results, name, "steps")
+    sent = _ratio(results, name, "bytes")
     harm = ["", ""]
     if name != ALONE:
         below, significant, clients = results.harmed(name)
@@ -457,6 +497,26 @@ def _cells(results: Results, name: str) -> list[str]:
         f"{steps:.2f}",
         f"{sent:.2f}",
     ]
+
+
+def _ratio(results: Results, name: str, cost: str, to: str = "fedavg") -> float:
+    """Return a cost of a method as a multiple of another's; NaN if a run of either diverged."""
+    own, other = results.of_method(name), results.of_method(to)
+    if own is None or other is None:
+        return float("nan")
+    pairs = zip(own, other, strict=True)
+    return float(np.mean([np.sum(one[cost]) / np.sum(two[cost]) for one, two in pairs]))
+
+
+def _gap(gap: tuple[float, float, float, float]) -> str:
+    mean, low, high, _ = gap
+    if not np.isfinite(mean):
+        return "a run diverged"
+    return f"{mean:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if np.isfinite(low) else "")
+
+
+def _p(value: float) -> str:
+    return f"{value:.3f}" if np.isfinite(value) else "–"
 
 
 def _primary(groups: Sequence[Results]) -> list[str]:
@@ -476,10 +536,7 @@ def _average_cells(groups: Sequence[Results], rival: str) -> list[str]:
     """Return the difference of Poise and a rival with its corrected p, group by group."""
     gaps = [difference(one.by_seed(POISE), one.by_seed(rival)) for one in groups]
     corrected = holm([gap[3] for gap in gaps])
-    return [
-        f"{mean:+.2f} [{low:+.2f}, {high:+.2f}] | {p:.3f}"
-        for (mean, low, high, _), p in zip(gaps, corrected, strict=True)
-    ]
+    return [f"{_gap(gap)} | {_p(p)}" for gap, p in zip(gaps, corrected, strict=True)]
 
 
 def _harm(groups: Sequence[Results]) -> list[str]:
@@ -487,11 +544,14 @@ def _harm(groups: Sequence[Results]) -> list[str]:
     tests = []
     for one in groups:
         (_, own, clients), (_, control, _) = one.harmed(POISE), one.harmed(CONTROL)
+        if not clients:
+            tests.append((own, control, clients, float("nan")))
+            continue
         table = [[own, clients - own], [control, clients - control]]
         tests.append((own, control, clients, float(stats.fisher_exact(table, "less").pvalue)))
     corrected = holm([test[3] for test in tests])
     return [
-        f"{own}, {control} of {clients} | {p:.3f}"
+        f"{own}, {control} of {clients} | {_p(p)}"
         for (own, control, clients, _), p in zip(tests, corrected, strict=True)
     ]
 
@@ -509,13 +569,15 @@ def plan() -> str:
 
 def page() -> str:
     """Return what the page of Poise shows of the test."""
-    records = known(RESULTS).values()
-    hours = sum(record.get("seconds", [0, 0])[1] for record in records) / 3600
     lines = [
         f"Made by `python studies/poise/frozen.py page` from `studies/poise/frozen.jsonl`: "
-        f"{len(records)} results, {hours:.1f} hours of one core.",
+        f"{len(known(RESULTS))} results, {_hours():.1f} hours of one core.",
         "",
         tables(),
+        "",
+        "### Rivals with as many steps where clients are small",
+        "",
+        *_longer_table(),
         "",
         "### Regression",
         "",
@@ -526,6 +588,41 @@ def page() -> str:
         *_choices(),
     ]
     return "\n".join(lines)
+
+
+def _hours() -> float:
+    """Return the processor time of all runs; a run whose models serve several methods counts once."""
+    seconds: dict[tuple[Any, ...], float] = {}
+    for key, record in known(RESULTS).items():
+        part, model, setting, label, seed = key
+        is_shared = label.removesuffix(VALIDATION) in SHARED or label == RIVAL
+        name = f"shared{VALIDATION * label.endswith(VALIDATION)}" if is_shared else label
+        wall, processor = record.get("seconds", (0.0, 0.0))
+        seconds[part, model, setting, name, seed, wall, processor] = processor
+    return sum(seconds.values()) / 3600
+
+
+def _longer_table() -> list[str]:
+    """Return the differences to rivals that tune for as long as Poise where clients are small."""
+    group = next(group for group in GROUPS if set(LONGER) <= set(group.settings))
+    lines = [
+        "| setting | rival | seeds | Poise minus it | p, uncorrected | NLL: Poise, rival |"
+        " Poise's steps over its |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    done = known(RESULTS)
+    for setting in LONGER:
+        for label in LONGER_RIVALS:
+            one = replace(group, settings=(setting,), own=(POISE, label), published=())
+            results = Results.of(one, done)
+            if not results.seeds:
+                continue
+            gap = difference(results.by_seed(POISE), results.by_seed(label))
+            nll = [f"{results.by_seed(name, 'nll').mean():.3f}" for name in (POISE, label)]
+            cells = [setting, label, str(len(results.seeds)), _gap(gap), _p(gap[3])]
+            cells += [", ".join(nll), f"{_ratio(results, POISE, 'steps', to=label):.2f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _choices() -> list[str]:

@@ -179,7 +179,10 @@ class Study:
         if key[3] == ALONE:
             self.right[key] = right
             return {}
-        pairs = list(zip(self.right[(*key[:3], ALONE, key[4])], right, strict=True))
+        alone_key = (*key[:3], ALONE, key[4])
+        if alone_key not in self.right:  # It diverged.
+            return {}
+        pairs = list(zip(self.right[alone_key], right, strict=True))
         return {
             "lost": [int((alone & ~own).sum()) for alone, own in pairs],
             "won": [int((~alone & own).sum()) for alone, own in pairs],

@@ -477,7 +477,8 @@ def test_who_missed_the_end_serves_what_it_learnt_alone_and_makes_up_for_it(tmp_
             {"round": END, "exchange": 2, "client": "bo", "kind": "drop"},
         ]
     }
-    config = settings(Poise(), models={"model": NETWORKS["mlp"]}, keep=100, faults=faults)
+    method = Poise(spend=False)
+    config = settings(method, models={"model": NETWORKS["mlp"]}, keep=100, faults=faults)
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
     run = simulate.run(wanted, tmp_path / "run")
     prior, before = (
@@ -591,6 +592,24 @@ def test_a_better_global_model_replaces_the_one_that_was_judged() -> None:
     client.fit(better, epochs=3)
     method.prepare(client, Down(model=better.tree()))
     assert "guarded" not in client.state and "judged" not in client.state
+
+
+def test_a_client_that_gave_its_own_model_up_serves_what_it_tuned_until_it_has_weights() -> None:
+    client, method = judged_client()
+    client.state["saved_epochs"] = 2
+    judged, tuned = client.state["judged"], client.state["tuned"]
+    better = client.load(client.initial())
+    client.fit(better, epochs=3)
+    assert_equal(personal_of(client, method, better.tree()), better.tree() + (tuned - judged))
+    bad = judged + 50.0 * judged.params
+    assert_equal(personal_of(client, method, bad), judged + (tuned - judged))
+    method.prepare(client, Down(model=better.tree()))
+    assert_equal(personal_of(client, method, better.tree()), client.state["tuned"])
+
+
+def personal_of(client: Client, method: Poise, shared: Any) -> Any:
+    served = method.serves(client, Down(model=shared))
+    return served["personal"].model.tree()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -719,7 +738,7 @@ def test_a_client_whose_evidence_is_against_the_model_trained_alone_gives_it_up(
     run = play(Poise(tune_steps=0), tmp_path / "run", on=skewed())
     before, judged = client_states(run, 1), client_states(run, 3)
     assert_equal(judged["ada"]["local"], before["ada"]["local"])
-    for client in ("bo", "cy"):
+    for client in ("bo", "cy", "di"):
         assert not torch.equal(
             judged[client]["local"]["head.weight"], before[client]["local"]["head.weight"]
         )
@@ -732,17 +751,34 @@ def test_a_client_whose_evidence_is_against_the_model_trained_alone_gives_it_up(
     assert weights["bo"][0] > 0.5 and weights["cy"][0] > 0
 
 
-def test_the_epochs_that_a_client_saves_are_spent_on_tuning(
+def test_less_than_an_equal_share_is_enough_to_give_up_and_few_samples_count(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    found = {
+        "ada": likelihoods_of(0.5, 0.6, samples=3),  # a share of 0.23 among four experts
+        "bo": likelihoods_of(0.9, 0.2, samples=5),  # too few for the prior, and for its own model
+        "cy": likelihoods_of(0.5, 0.6),
+        "di": likelihoods_of(0.6, 0.5),
+    }
+    judging(monkeypatch, found)
+    run = play(Poise(tune_steps=0), tmp_path / "run", on=skewed())
+    gave_up = {client for client, own in ends(run).items() if "saved_epochs" in own}
+    assert gave_up == {"ada", "cy"}
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_epochs_that_a_client_saves_are_spent_on_tuning(
+    epochs: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     judging(monkeypatch, {client: likelihoods_of(0.2, 0.9) for client in MANY})
+    training = {**settings("fedavg")["training"], "epochs": epochs}
     with counted() as spent:
-        run = play(Poise(tune_steps=0), tmp_path / "a", on=skewed())
+        run = play(Poise(tune_steps=0), tmp_path / "a", on=skewed(), training=training)
     with counted() as kept:
-        play(Poise(tune_steps=0, spend=False), tmp_path / "b", on=skewed())
+        play(Poise(tune_steps=0, spend=False), tmp_path / "b", on=skewed(), training=training)
     assert spent["client", "gradient"] == kept["client", "gradient"]
     steps = sum(row["steps"] for row in run.finish())
-    assert steps > 0 and all(own["saved_epochs"] == 2 for own in ends(run).values())
+    assert steps > 0 and all(own["saved_epochs"] == 2 * epochs for own in ends(run).values())
 
 
 @pytest.mark.parametrize("switches", [{"merit": 0.1}, {"spend": False}, {"tune_epochs": 0}])
@@ -813,7 +849,7 @@ def test_the_mixture_ships_as_one_file_with_its_card(tmp_path: Path) -> None:
         for model in ("personal", "global", "alone")
     }
     assert (
-        "- loss on the client's validation data, which were trained on in the end: "
+        "- loss on the client's validation data, which models may have been trained on: "
         + ", ".join(f"{m} {v:.4f}" for m, v in losses.items())
         in text
     )

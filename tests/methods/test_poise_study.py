@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def test_rivals_at_equal_steps_tune_for_longer_after_more_rounds(
     rounds: int, epochs: int, frozen: Any
 ) -> None:
     for label in (frozen.RIVAL, frozen.SAME_BASE):
-        method = frozen._tuned_by_rounds(frozen.OWN[label], rounds)
+        method = frozen.tuned_for(frozen.OWN[label], frozen.rival_epochs(rounds))
         assert method.get("finish", method)["tune_epochs"] == epochs
     assert (frozen._shared(frozen.RIVAL, rounds) is None) == (rounds != 15)
 
@@ -146,9 +147,19 @@ def test_harm_is_counted_by_an_exact_test(frozen: Any) -> None:
     assert frozen.mcnemar(0, 0) == 1.0
 
 
-def test_tables_of_the_frozen_test_show_steps_bytes_and_paired_differences(
+@pytest.fixture
+def constructed(
     frozen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> Callable[[str], str]:
+    """The tables of constructed results, in which one method diverged with the last seed."""
+
+    def tables(diverged: str) -> str:
+        return tables_of(frozen, tmp_path, monkeypatch, diverged)
+
+    return tables
+
+
+def tables_of(frozen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, diverged: str) -> str:
     group = replace(frozen.GROUPS[2], seeds=(20, 21), published=("ditto", "feddc"))
     draw = np.random.default_rng(0)
     lines = []
@@ -160,18 +171,35 @@ def test_tables_of_the_frozen_test_show_steps_bytes_and_paired_differences(
                 "seed": seed, "accuracy": accuracy, "nll": [1.0] * 4, "lost": [1] * 4,
                 "won": [9] * 4, "steps": 300 if label == frozen.POISE else 100, "bytes": [5, 5],
             }  # fmt: skip
-            if label == "feddc":
+            if label == diverged and seed == group.seeds[-1]:
                 record = {**{key: record[key] for key in frozen_key()}, "diverged": "not finite"}
             lines.append(json.dumps(record))
     (tmp_path / "frozen.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr(frozen, "RESULTS", tmp_path / "frozen.jsonl")
     monkeypatch.setattr(frozen, "GROUPS", (group,))
-    text = frozen.tables()
+    text: str = frozen.tables()
+    return text
+
+
+def test_tables_of_the_frozen_test_show_steps_bytes_and_paired_differences(
+    constructed: Callable[[str], str],
+) -> None:
+    text = constructed("feddc")
     row = next(line for line in text.splitlines() if line.startswith("| **poise**"))
     assert re.search(r"\| (79\.9|80\.0)\d \|", row)
     assert "| 0 of 8 | 0 |" in row and "| 3.00 | 1.00 |" in row
     assert "a run diverged: feddc" in text
     assert re.search(r"\| office \| \+(9|10)\.\d+ \[", text)
+
+
+@pytest.mark.parametrize("method", ["standalone", "fedavg", "poise", "ftH-equal + validation"])
+def test_tables_say_that_a_run_diverged_whichever_method_it_is(
+    method: str, constructed: Callable[[str], str]
+) -> None:
+    text = constructed(method)
+    assert f"Without a row, because a run diverged: {method}." in text
+    primary = text.splitlines()[-1]
+    assert ("a run diverged" in primary) == (method in ("poise", "ftH-equal + validation"))
 
 
 def frozen_key() -> tuple[str, ...]:

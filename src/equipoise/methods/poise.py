@@ -40,7 +40,7 @@ from equipoise.server import Server
 from equipoise.task import Task
 from equipoise.weighting import mixtures
 
-ROUNDING = 1e-9  # of a product of a share and a number of rounds
+ROUNDING = 1e-9  # of a share of the rounds, and of the weights of experts that are equally good
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Poise(Method):
     fairness = "no harm"
     exchanges = "1; at the end 2"
     passes = (
-        "2E·T, once e·T + F to judge, and at the end e·T + 3F; after judging, T includes the "
-        "client's validation data, and the passes of L may move to the end"
+        "2E·T, in one round e·T + F to judge, and at the end e·T + 3F; after judging, T includes "
+        "the client's validation data, and the passes of L may move to the end"
     )
     served_models = ("personal", "global", "alone")
     composable_finish: ClassVar[bool] = True
@@ -140,7 +140,10 @@ class Poise(Method):
     # Rounds 1 to R.
 
     def client(self, client: Client, down: Down) -> Up | None:
-        """Judge once after the hold-out phase, then train L_k and a copy of G as FedAvg does."""
+        """Train L_k, and a copy of G as FedAvg does.
+
+        The client judges in its first round after the hold-out phase, and may then give L_k up.
+        """
         if self._has_to_judge(client):
             self.judge(client, down)
             if self._spends(client):
@@ -172,7 +175,7 @@ class Poise(Method):
         return Standalone("private").client(client, down)
 
     def _has_to_judge(self, client: Client) -> bool:
-        """Return True in the first round after the hold-out phase in which the client has an L."""
+        """Return True in the client's first round after the hold-out phase in which it has an L."""
         held_out = self.held_out_rounds(client.rounds)
         is_due = held_out is not None and client.round > held_out
         has_experts = not self.alone or "local" in client.state
@@ -195,7 +198,7 @@ class Poise(Method):
         if self.variant == "one" or not can_spend or not len(likelihoods):
             return False
         posterior = mixtures.evidence(likelihoods)
-        return bool(posterior[0] < 1 / len(posterior))
+        return bool(posterior[0] < 1 / len(posterior) - ROUNDING)
 
     def make_experts(self, client: Client, shared: Model, start: Model) -> None:
         """Fit the offsets of B to G, and tune F (step 1).
@@ -270,8 +273,7 @@ class Poise(Method):
             return
         _, final = shared_of(self.base_models(client, down))
         shift = client.state["tuned"] - judged.tree() if self.tune_epochs else None
-        # The guard: a global model that became worse for this client after judging does not count.
-        if not client.loss(final) <= client.loss(judged):
+        if _became_worse(client, final, judged):
             client.state["guarded"] = judged
             final = judged
         start = final if shift is None else client.load(final.tree() + shift)
@@ -290,7 +292,7 @@ class Poise(Method):
     def settle(self, client: Client, down: Down) -> Up:
         """Compute the weights of the experts from evidence and prior (step 5)."""
         if "likelihoods" not in client.state or "judged" in client.state:
-            self.prepare(client, down)  # It was absent in the first exchange of the end.
+            self.prepare(client, down)  # It was absent when the others agreed.
         weights = mixtures.mixture_weights(client.state.pop("likelihoods"), down.prior, self.kappa)
         is_alone = np.arange(len(weights)) == 0  # The model trained alone is the first expert.
         weights = (1 - self.merit) * weights + self.merit * is_alone
@@ -335,19 +337,30 @@ class Poise(Method):
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
         """Return the mixture, the models of the federation, and the model trained alone (step 6).
 
-        A client that was absent at the end serves the model trained alone, or else the shared one.
+        A client without weights, such as one that was absent at the end, serves the model trained
+        alone. If it has given that up, it serves the shared model with what F learned; without
+        `alone` the shared one.
         """
         base = self.base_models(client, down)
         personal = shared_of(base)[1]
         alone = {}
         if self.alone:
-            personal = client.load(client.state.get("local"), model="private")
-            alone["alone"] = personal
+            alone["alone"] = client.load(client.state.get("local"), model="private")
+            gave_up = "saved_epochs" in client.state
+            personal = self._carried(client, personal) if gave_up else alone["alone"]
         if "weights" in client.state:
             personal = Model(self._mixture(client, down), "mixture")
         served: dict[str, Model | Served] = {"personal": Served(personal, main=True)}
         served |= {name: model for name, model in base.items() if name != "personal"}
         return served | alone
+
+    def _carried(self, client: Client, shared: Model) -> Model:
+        """Return the shared model with what F learned when the client judged (step 3, untuned)."""
+        if "judged" not in client.state:  # It has its final F, and missed only the weights.
+            return client.load(client.state["tuned"])
+        judged = client.load(client.state["judged"])
+        start = judged if _became_worse(client, shared, judged) else shared
+        return client.load(start.tree() + (client.state["tuned"] - judged.tree()))
 
     # The first form, for one release.
 
@@ -364,3 +377,11 @@ class Poise(Method):
             if self.alone and self.tune_epochs:
                 own = client.load(client.state.get("local"), model="private")
                 client.state["alone"] = tuned(client, own, self.tune_epochs, "tune alone")
+
+
+def _became_worse(client: Client, shared: Model, judged: Model) -> bool:
+    """Return True if a global model is worse for this client than the one that it judged.
+
+    Such a model does not count (the guard). One whose loss is not a number is worse, too.
+    """
+    return not client.loss(shared) <= client.loss(judged)

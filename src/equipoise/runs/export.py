@@ -175,7 +175,7 @@ def _validation_data(run: Run) -> str:
     """Return what validation data were to the models of a run."""
     if run.held_out_rounds is None:
         return "validation data"
-    return "validation data, which were trained on in the end"
+    return "validation data, which models may have been trained on"
 
 
 def _threshold_lines(net: torch.nn.Module) -> list[str]:
