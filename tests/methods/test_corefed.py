@@ -322,17 +322,21 @@ def test_without_gamma_and_k_it_is_the_plain_mean(tmp_path: Path, seen: ColumnRe
         torch.testing.assert_close(new.model.flat(), ups.stack("model").mean(0), rtol=0, atol=1e-7)
 
 
-def test_co_fed_weighs_by_participation_alone_and_sends_no_embedding(
+def test_co_fed_has_no_losses_and_weighs_by_participation_and_the_plain_cosine(
     tmp_path: Path, seen: ColumnReport
 ) -> None:
-    eq.run(experiment(CoReFed(ablation="co_fed", gamma=2.0, rep="client")), out=tmp_path / "run")
-    uneven = 0
+    method = CoReFed(ablation="co_fed", gamma=2.0, k=0.5, rep="client")
+    own = eq.run(experiment(method), out=tmp_path / "run")
     for earlier, _, ups, weights, _ in seen:
         rates = np.array([plain_frequency([*earlier, ups.ids], id)[0] for id in ups.ids])
-        np.testing.assert_allclose(weights.shares, rates**-2 / (rates**-2).sum(), atol=1e-12)
-        uneven += len(set(rates)) > 1
-        assert set(ups[0]) == {"model"}
-    assert uneven
+        embeddings = ups.stack("embedding").double().numpy()
+        alignment = np.array([cosine(one, embeddings.mean(0)) for one in embeddings])
+        shares = rates**-2 / (1 + np.exp(-0.5 * alignment))
+        np.testing.assert_allclose(weights.shares, shares / shares.sum(), atol=1e-6)
+    # Section 4.3 leaves out contrast and distillation, and keeps the aggregation.
+    literal = CoReFed(gamma=2.0, k=0.5, rep="literal", beta=0.0)
+    other = eq.run(experiment(literal), out=tmp_path / "literal")
+    assert same(trained(own), trained(other))
 
 
 def test_released_uses_the_received_model_the_first_batch_and_the_first_client(

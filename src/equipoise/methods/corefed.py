@@ -58,7 +58,8 @@ class CoReFed(Method):
         lambda_kd: Weight of the embedding distillation with rep="client"; not in the paper.
         reuse: Updates that are summed: those of this cohort ("active"), or also the last ones of
             recently absent clients ("window").
-        ablation: "co_fed" weighs by participation alone, "re_fed" by size as FedAvg.
+        ablation: "co_fed" leaves contrast and distillation out and keeps the weights of Eq. 11,
+            with the plain cosine as alignment; "re_fed" weighs by size as FedAvg.
         preset: "released" computes what the authors' code does, to reproduce it.
     """
 
@@ -106,7 +107,7 @@ class CoReFed(Method):
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
         """Send the model and the embeddings of the previous cohort."""
         down = Down(model=state.model)
-        if self.rep == "literal":
+        if self.rep == "literal" or self.ablation == "co_fed":
             return down
         return down.with_(cohort=state.cohort)
 
@@ -138,8 +139,6 @@ class CoReFed(Method):
 
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
         """Report the client's embedding, the mean direction of its features (Eq. 4)."""
-        if self.ablation == "co_fed":
-            return Up()
         model = client.load(received if self.preset == "released" else uploaded)
         if not len(client.train):
             shape = shape_after(model.net.features, client.task.shape)  # type: ignore[arg-type]
@@ -151,7 +150,7 @@ class CoReFed(Method):
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
         """Store the embeddings and their contrast (Eq. 6, line 13), and gradients to reuse."""
-        if self.ablation == "co_fed" or self.preset == "released":
+        if self.preset == "released":
             return state
         losses = cohort_contrast(ups.stack("embedding"), self.temperature, self.include_positive)
         contrast = dict(zip(ups.ids, losses.tolist(), strict=True))
@@ -202,9 +201,7 @@ class CoReFed(Method):
         joined = [*server.joined, ups.ids]
         window = participation_window(joined)
         frequency = participation_frequency(joined, [*ups.ids, *absent]).clip(min=1 / window)
-        rho = torch.zeros(len(frequency))
-        if self.ablation != "co_fed":
-            rho = self._alignment(state, ups, absent)
+        rho = self._alignment(state, ups, absent)
         # In the released code all frequencies are 1, which an exponent of 0 reproduces.
         gamma = 0.0 if self.preset == "released" else self.gamma
         return participation_alignment(frequency, rho, gamma, self.k)
@@ -216,7 +213,8 @@ class CoReFed(Method):
         embeddings = torch.stack([*present, *stored])
         if self.preset == "released":
             return refined_alignment(embeddings, present[0], 0.0)
-        return refined_alignment(embeddings, present.mean(0), self.beta)
+        beta = 0.0 if self.ablation == "co_fed" else self.beta
+        return refined_alignment(embeddings, present.mean(0), beta)
 
 
 def gradient_rate(server: Server) -> float:
