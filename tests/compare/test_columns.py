@@ -67,6 +67,18 @@ def test_a_target_may_differ_by_partition(result: Comparison) -> None:
         eq.compare(BASE, ["fedavg"], target="high")
 
 
+def test_ranking_by_a_change_needs_training_alone(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="change compares with training alone"):
+        eq.compare(BASE, ["fedavg"], baselines="none", measure="change", out=tmp_path / "out")
+
+
+def test_a_target_with_an_unknown_method_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match="unknown method of the target 'fedavgg'.*'fedavg'"):
+        eq.compare(BASE, ["fedavg"], target="fedavgg.best", out=out)
+    assert not out.exists()
+
+
 def test_speed_up_counts_the_rounds_of_the_baseline(result: Comparison) -> None:
     slow = result.methods[3]
     start = result.entries[3].run.main.curve.means[0]

@@ -247,12 +247,15 @@ def show_plan(config: FromFile, typed: dict[str, Any], allowed: list[str]) -> No
     """Print the runs that a comparison would make; `typed` replaces settings of the file."""
     from equipoise.cli import comparison_output
     from equipoise.comparison.plan import from_file, plan_comparison
-    from equipoise.comparison.run import LISTS
+    from equipoise.comparison.run import LISTS, TableSettings
     from equipoise.validation.imports import permitted
 
     base, settings = from_file(config, **typed)
     lists = {name: value for name, value in settings.items() if name in LISTS}
+    table = TableSettings.of(settings)
+    table.check_columns()
     planned = plan_comparison(base, **lists, imports=permitted(base, allowed))
+    table.checked(planned.cells)
     comparison_output.show_plan(planned.cells, planned.refusals)
     comparison_output.show_data_report(planned.cells)
 

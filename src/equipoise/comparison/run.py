@@ -44,9 +44,10 @@ from equipoise.comparison.served import (
     validation_values,
 )
 from equipoise.comparison.table import Comparison, Failure, with_partition_names
-from equipoise.comparison.targets import Target, checked_target, with_targets
+from equipoise.comparison.targets import Target, check_target, checked_target, with_targets
 from equipoise.experiment import ConfigurationError, Experiment, load, with_settings
 from equipoise.runs import Run, RunResult
+from equipoise.runs.aggregates import CHANGES
 from equipoise.storage.store import RunError
 from equipoise.validation.imports import FromFile, permitted
 from equipoise.validation.names import nearest
@@ -148,13 +149,7 @@ def compare(
     }
     if isinstance(base, FromFile):
         base, settings = from_file(base, **settings)
-    table = _TableSettings(
-        baseline=settings["baseline"],
-        level=LEVEL if settings["level"] is None else settings["level"],
-        measure=settings["measure"] or MEASURE,
-        measures=tuple(settings["measures"] or ()),
-        target=checked_target(settings["target"]),
-    )
+    table = TableSettings.of(settings)
     imports = base.imports if isinstance(base, Experiment) else permitted(base, allow_imports)
     table.check_columns()
     if set(table.measures) & set(BY_SAMPLE_GROUP) and not as_config(base)["data"].get("groups"):
@@ -194,7 +189,7 @@ def compare(
 
 
 @dataclass(frozen=True)
-class _TableSettings:
+class TableSettings:
     """The settings of the table, as in `compare`."""
 
     baseline: str | None
@@ -203,7 +198,20 @@ class _TableSettings:
     measures: tuple[str, ...]
     target: Target | None
 
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> TableSettings:
+        """Return the settings of the table among those of a comparison."""
+        level = settings.get("level")
+        return cls(
+            baseline=settings.get("baseline"),
+            level=LEVEL if level is None else level,
+            measure=settings.get("measure") or MEASURE,
+            measures=tuple(settings.get("measures") or ()),
+            target=checked_target(settings.get("target")),
+        )
+
     def check_columns(self) -> None:
+        """Refuse unknown measures."""
         for name in self.measures:
             if name not in OPTIONAL and not is_of_group(name):
                 raise nearest("further measure", name, list(OPTIONAL))
@@ -216,6 +224,12 @@ class _TableSettings:
             raise nearest("baseline", self.baseline, labels)
         if self.measure not in RANKED:
             raise nearest("measure", self.measure, list(RANKED))
+        if self.measure in (*CHANGES, "cf") and not any(cell.alone for cell in cells):
+            raise ConfigurationError(
+                f"measure: {self.measure} compares with training alone, which this comparison "
+                "leaves out; remove `baselines: none`, or choose another measure such as average"
+            )
+        check_target(self.target, labels)
         if not 0 < self.level < 1:
             raise ConfigurationError(
                 f"level: expected a share between 0 and 1 such as 0.95, got {self.level:g}"

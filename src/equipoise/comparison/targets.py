@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from equipoise.comparison.entries import Entry
+from equipoise.comparison.served import SEPARATOR
 from equipoise.experiment import ConfigurationError
 from equipoise.runs import RunResult
 from equipoise.validation.names import nearest, quoted
@@ -85,6 +86,19 @@ def _by_name(target: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, A
     """Return the targets by the names of partitions, where a file may say "auto"."""
     names = {str(entry.run.config["data"]["partition"]): entry.run.partition for entry in entries}
     return {names.get(partition, partition): value for partition, value in target.items()}
+
+
+def check_target(target: Target | None, methods: Sequence[str]) -> None:
+    """Refuse a target that names a method which the comparison does not have.
+
+    Args:
+        target: The target.
+        methods: The labels of all methods.
+    """
+    values = target.values() if isinstance(target, Mapping) else [target]
+    for value in values:
+        if isinstance(value, str):
+            _check_label(value.removesuffix(BEST).partition(SEPARATOR)[0], methods)
 
 
 def _check_label(label: str, labels: Sequence[str]) -> None:
