@@ -120,6 +120,8 @@ def main(words: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(words)
+    if arguments.out.exists() and any(arguments.out.iterdir()):
+        parser.error(f"expected a new or empty folder, but {arguments.out} has files")
     values = {}
     for row, (method, leak) in ROWS.items():
         dataset = clients_of(arguments.data, arguments.samples, arguments.seed, leak)

@@ -20,8 +20,7 @@ from equipoise.report.pictures import Picture
 from equipoise.report.study import headline, pictures_of
 from equipoise.study import page
 from equipoise.study.definition import PAPER, Study, load_study
-from equipoise.study.records import read_records
-from equipoise.study.run import results_path
+from equipoise.study.run import results_path, stored_table
 from equipoise.study.table import StudyTable
 from equipoise.study.verdicts import FAILS, HOLDS, Verdict
 
@@ -76,17 +75,18 @@ class StudyResults:
 
 
 def read_studies(folder: Path) -> list[StudyResults]:
-    """Return the studies in a folder with their results."""
+    """Return the studies in a folder with their results, those with results first."""
     found = []
     for path in sorted(folder.glob("*.yaml")):
         study = load_study(path)
         tables = {}
         for scale in study.file.scales:
-            records = read_records(results_path(study, scale))
-            if records:
-                tables[scale] = StudyTable(study, scale, tuple(records))
+            if results_path(study, scale).exists():
+                table = stored_table(study, scale)
+                if table.records:
+                    tables[scale] = table
         found.append(StudyResults(study, tables))
-    return found
+    return sorted(found, key=lambda one: not one.was_run)
 
 
 def make(folder: Path = FOLDER) -> dict[str, str | Picture]:
@@ -193,7 +193,7 @@ def _paper_summary(name: str, studies: Sequence[StudyResults]) -> list[str]:
     parts = [f"## [{TITLES[name]}]({name}.md)"]
     run = [one for one in studies if one.was_run]
     if run:
-        parts.append(page.markdown(_studies_grid(run)))
+        parts.append(page.markdown(_studies_grid(name, run)))
     for decision, title in ((HOLDS, "Holds"), (FAILS, "Does not hold")):
         lines = _decided(run, decision)
         if lines:
@@ -206,13 +206,14 @@ def _paper_summary(name: str, studies: Sequence[StudyResults]) -> list[str]:
     return parts
 
 
-def _studies_grid(studies: Sequence[StudyResults]) -> page.Grid:
+def _studies_grid(paper: str, studies: Sequence[StudyResults]) -> page.Grid:
     header = ["table", "scale", "runs", *(page.SYMBOLS[d] for d in page.DECISIONS)]
     rows = []
     for one in studies:
         progress = page.progress_of(one.main)
         counts = page.count_decisions(one.main.verdicts)
-        cells = [one.label, one.main.scale, f"{progress.done} of {progress.planned}"]
+        link = f"[{one.label}]({paper}.md#{one.study.name})"
+        cells = [link, one.main.scale, f"{progress.done} of {progress.planned}"]
         rows.append([*cells, *(str(count) for count in counts.values())])
     return page.Grid("studies", header, rows)
 
@@ -232,7 +233,8 @@ def _claim_in_words(one: StudyResults, verdict: Verdict) -> str:
     progress = page.progress_of(one.main)
     if not progress.complete:
         where += f", preliminary: {progress.done} of {progress.planned} runs"
-    return f"`{verdict.claim.text}` ({where}): {words}" if words else f"`{verdict.claim.text}`"
+    text = f"`{verdict.claim.text}` ({where})"
+    return f"{text}: {words}" if words else text
 
 
 # The page of a paper
@@ -251,10 +253,10 @@ def paper_page(name: str, studies: Sequence[StudyResults], reasons: str = "") ->
     if source is not None:
         parts.append(f"{source.paper}.")
     parts.append(
-        f"This page shows every table of the paper next to our numbers. {headline(_count(studies))} "
-        "A positive change is an improvement for every metric."
+        f"This page shows every table of the paper next to our numbers. {headline(_count(studies))}"
+        f"{_preliminary({name: studies})} A positive change is an improvement for every metric."
     )
-    parts += [page.markdown(_studies_grid(studies)), page.CLAIMS_TEXT, page.CELLS_TEXT]
+    parts += [page.markdown(_studies_grid(name, studies)), page.CLAIMS_TEXT, page.CELLS_TEXT]
     if not any(one.study.file.source and one.study.file.source.changed for one in studies):
         parts.append("No setting was changed after its result had been seen.")
     for one in studies:
@@ -294,9 +296,11 @@ def leak_section(folder: Path) -> str:
 
 
 def _section(paper: str, one: StudyResults) -> list[str]:
-    parts = [f"## {one.label}: {one.study.file.title}"]
+    parts = [f'<a id="{one.study.name}"></a>', f"## {one.label}: {one.study.file.title}"]
     if not one.was_run:
-        parts += ["Not run yet.", page.markdown(page.claims_grid(one.main))]
+        parts.append("Not run yet.")
+        if one.main.verdicts:
+            parts.append(page.markdown(page.claims_grid(one.main)))
         printed = [_condition(grid) for grid in page.condition_grids(one.main)]
         if printed:
             parts.append(_folded("Numbers that the paper prints", printed))
@@ -313,11 +317,13 @@ def _results(paper: str, table: StudyTable, scale: str) -> list[str]:
     progress = page.progress_of(table)
     runs = f"{progress.done} of {progress.planned} runs"
     described = page.describe_scale(table.study, scale)
-    parts = [f"### At {described}: {runs}", page.markdown(page.claims_grid(table))]
+    parts = [f"### At {described}: {runs}"]
+    if table.verdicts:
+        parts.append(page.markdown(page.claims_grid(table)))
     parts += [_condition(grid) for grid in page.condition_grids(table)]
     for name, picture in pictures_of(table).items():
         path = figure_path(paper, table, scale, name)
-        parts.append(f"![{picture.title}. {picture.text}]({path})")
+        parts += [f"![{picture.text}]({path})", f"*{picture.title}*"]
     parts.append(page.describe_environment(table))
     return parts
 

@@ -7,26 +7,22 @@ import zlib
 import numpy as np
 
 from equipoise.study.definition import Study
+from equipoise.study.plan import plan_study
 from equipoise.study.records import Record, append_records
 from equipoise.study.run import results_path
 
 
 def constructed(study: Study, scale: str = "paper", methods=None, metric: str = "accuracy"):
     """Return records of all runs of a study at a scale, of some methods or of all."""
-    settings = study.scale(scale)
     records = []
-    for condition in study.conditions(settings):
-        for seed in study.seeds(settings, condition):
-            alone = _record("standalone", condition, seed, "personal", True, 0.5, metric)
-            records.append(alone)
-            for method in methods or study.file.methods:
-                if method == "standalone":
-                    continue
-                models = [row.model or "global" for row in study.rows if row.method == method]
-                for number, model in enumerate(dict.fromkeys(models)):
-                    level = 0.55 + 0.3 * (zlib.crc32(f"{method}{model}".encode()) % 100) / 100
-                    record = _record(method, condition, seed, model, number == 0, level, metric)
-                    records.append(record.model_copy(update={"baseline": alone.run}))
+    for run in plan_study(study, study.scale(scale)).runs:
+        if run.method == "standalone":
+            records.append(_record(run, "personal", True, 0.5, metric))
+        elif run.method in (methods or study.file.methods):
+            models = [row.model or "global" for row in study.rows if row.method == run.method]
+            for number, model in enumerate(dict.fromkeys(models)):
+                level = 0.55 + 0.3 * (zlib.crc32(f"{run.method}{model}".encode()) % 100) / 100
+                records.append(_record(run, model, number == 0, level, metric))
     return records
 
 
@@ -35,17 +31,17 @@ def write_constructed(study: Study, scale: str = "paper", methods=None) -> None:
     append_records(results_path(study, scale), constructed(study, scale, methods))
 
 
-def _record(method, condition, seed, model, main, level, metric):
-    name = f"{method}-{condition}-{seed}"
+def _record(run, model, main, level, metric):
+    name = f"{run.method}-{run.condition}-{run.seed}"
     rng = np.random.default_rng(zlib.crc32(f"{name}{model}".encode()))
     values = np.clip(level + rng.normal(0, 0.03, 4), 0, 1)
     domains = ("amazon", "dslr", "caltech", "webcam")
     clients = [f"{domain}-0" for domain in domains]
     return Record(
-        run=name,
-        method=method,
-        condition=condition,
-        seed=seed,
+        run=run.cell.name,
+        method=run.method,
+        condition=run.condition,
+        seed=run.seed,
         model=model,
         main=main,
         metric=metric,
@@ -59,5 +55,6 @@ def _record(method, condition, seed, model, main, level, metric):
         contributions={"reputation": dict(zip(clients, (values**2).tolist(), strict=True))},
         version="0.0.0",
         created="2026-01-01T00:00:00+00:00",
+        baseline=run.baseline,
         environment={"torch": "2", "cpu": "AVX2"},
     )

@@ -40,6 +40,11 @@ def test_a_number_may_stand_on_the_right():
         ("fedavg.average > kdia.global.average + 1e", "1e"),
         ("fedavg > 0.5", "fedavg"),
         ("fedavg.average[ > 0.5", "average["),
+        ("0.3 < fedavg.average", "write 'fedavg.average > 0.3'"),
+        ("fedavg.average > fedavg.average", "both sides"),
+        ("fedavg.average > fedavg.average + 0.01", "both sides"),
+        ("fedavg.average > 1e999", "finite"),
+        ("fedavg.average > kdia.global.average + 1e999", "finite"),
     ],
 )
 def test_what_is_no_claim_is_refused_naming_the_part(text, hint):

@@ -11,7 +11,11 @@ from equipoise.study.plan import plan_study
 from equipoise.study.records import read_records
 
 ROOT = Path(__file__).parents[2]
-RESULTS = sorted([*ROOT.glob("experiments/papers/*/results/*"), *ROOT.glob("studies/*/results/*")])
+RESULTS = sorted(
+    path
+    for folder in ("experiments/papers", "studies")
+    for path in ROOT.glob(f"{folder}/*/results/*.jsonl")
+)
 
 
 @pytest.mark.parametrize("results", RESULTS, ids=lambda path: path.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import yaml
@@ -84,6 +85,46 @@ def test_seeds_may_differ_by_condition(tmp_path):
         ({"scales__small__conditions": ["odd"]}, "odd"),
         ({"scales__small__seeds_at": {"odd": [1]}}, "odd"),
         ({"scales__small__core_hours": 0}, "core_hours"),
+        ({"scales__small__core_hours": math.inf}, "scales.small.core_hours: expected a finite"),
+        ({"scales__small__seeds": []}, "scales.small.seeds: expected at least one"),
+        ({"scales__small__seeds_at": {"even": []}}, "scales.small.seeds_at.even: expected at"),
+        ({"scales__small__conditions": []}, "scales.small.conditions: expected at least one"),
+        ({"scales__small__settings": {"method": "fedprox"}}, "'method' is no setting that a scale"),
+        ({"scales__small__settings": {"data.partition": "iid"}}, "participation, evaluation.every"),
+        ({"scales": {"../../evil": {"core_hours": 1}}}, "scales.../../evil: expected a name of"),
+        ({"scales": {".small": {"core_hours": 1}}}, "scales..small: expected a name of"),
+        ({"scales__small__core_hour": 1}, "core_hour: unknown key; known are core_hours, seeds"),
+        ({"seeds": [True]}, "seeds.0: expected an integer"),
+        ({"seeds": ["1"]}, "seeds.0: expected an integer"),
+        ({"seeds": [-1]}, "seeds.0: expected a value greater"),
+        ({"experiment__method": "fedprox"}, "experiment.method: expected settings that all rows"),
+        ({"experiment__seed": 3}, "experiment.seed: expected settings that all rows"),
+        ({"conditions__even": {"seed": 3}}, "conditions.even.seed: expected settings"),
+        ({"methods__standalone": {"name": "fedprox", "mu": 1}}, "methods.standalone: expected"),
+        ({"methods__standalone": {"name": "standalone", "training": {"lr": 1}}}, "another name"),
+        (
+            {"methods__kdia__serves": ["global", "global"]},
+            "kdia.serves: expected a list of distinct",
+        ),
+        ({"measures": ["average", "worst[x"]}, "average[mnist], got 'worst[x'"),
+        ({"measures": ["average", "worst[]"]}, "average[mnist], got 'worst[]'"),
+        ({"measures": ["average", "cf"], "baselines": "none"}, "measures: cf compares with"),
+        ({"printed__even__average__fedavg": math.nan}, "number"),
+        ({"printed__even__average__fedavg": [90, math.inf]}, "number"),
+        (
+            {"claims": [{"claim": "fedavg.average > 0.1", "say": "x"}]},
+            "claims.0.say: unknown key; ",
+        ),
+        ({"claims": [5]}, "claims.0: expected a claim such as"),
+        (
+            {
+                "methods": {"fedavg": "fedavg", "standalone": "standalone"},
+                "printed": {},
+                "measures": ["change"],
+                "claims": ["fedavg.change > every other.change"],
+            },
+            "'every other' needs another method with change",
+        ),
     ],
 )
 def test_mistakes_are_refused_naming_file_and_key(tmp_path, changes, hint):
@@ -92,6 +133,25 @@ def test_mistakes_are_refused_naming_file_and_key(tmp_path, changes, hint):
         load_study(path)
     assert str(path) in str(caught.value)
     assert hint in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_scale_changes_sizes_of_data_and_model_and_the_training_that_goes_with_them(tmp_path):
+    settings = {"data.samples": 50, "model.hidden": [4], "training.lr": 0.1, "participation": {}}
+    study = load_study(write(tmp_path, scales__small__settings=settings))
+    assert study.config(study.scale("small"), "even")["model"]["hidden"] == [4]
+
+
+def test_a_missing_file_is_called_a_study(tmp_path):
+    with pytest.raises(ConfigurationError, match="no study file .*lost.yaml"):
+        load_study(tmp_path / "lost.yaml")
+
+
+def test_the_file_of_an_experiment_is_recognised(tmp_path):
+    path = tmp_path / "experiment.yaml"
+    path.write_text(yaml.safe_dump({"data": {"name": "digits"}, "method": "fedavg"}))
+    with pytest.raises(ConfigurationError, match="found an experiment .*equipoise compare"):
+        load_study(path)
 
 
 def test_an_unknown_scale_is_refused_with_those_that_exist(tmp_path):

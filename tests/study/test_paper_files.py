@@ -30,6 +30,7 @@ def test_a_published_table_has_its_source_claims_and_scales(path):
     assert study.file.source.notes
     assert study.claims or study.file.source.table == "Figure 1"  # curves without a claim
     assert all(study.sayings.values())
-    assert list(study.file.scales) == ["paper", "half", "small"]
+    scales = list(study.file.scales)
+    assert scales in (["paper", "half", "small"], ["paper", "small"])  # controls have no half
     costs = [scale.core_hours for scale in study.file.scales.values()]
     assert costs == sorted(costs, reverse=True)

@@ -184,3 +184,20 @@ def test_the_smallest_detectable_difference_is_found_in_four_of_five_studies():
 def test_holm_agrees_with_its_definition():
     p_values = [0.04, 0.01, 0.5, 0.012]
     assert holm(p_values) == pytest.approx([0.08, 0.04, 0.5, 0.04])
+
+
+def test_a_claim_that_needs_a_refused_row_stays_open_and_counts_as_seen():
+    samples = noisy(np.random.default_rng(0), {"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.75})
+    claim = "a.average > every other.average"
+    verdict = decision(claim, samples, refused={("e", "x")})
+    assert (verdict.decision, verdict.seen) == (OPEN, True)
+    assert verdict.reason == "e refuses its settings at x"
+    alone = decision("e.average > 0.5", {}, refused={("e", "x")})
+    assert (alone.decision, alone.seen) == (OPEN, True)
+    assert not decision("e.average > 0.5", {}).seen
+
+
+def test_a_row_that_is_beaten_fails_whatever_another_row_refuses():
+    samples = noisy(np.random.default_rng(0), {"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.75})
+    verdict = decision("b.average > every other.average", samples, refused={("e", "x")})
+    assert verdict.decision == FAILS

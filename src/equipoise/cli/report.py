@@ -7,9 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from equipoise.cli.options import ImportOptions, option_groups
+
 STUDIES = (".yaml", ".yml")
 
 
+@option_groups
 def report(
     runs: Annotated[
         list[Path],
@@ -18,6 +21,7 @@ def report(
             show_default=False,
         ),
     ],
+    import_options: ImportOptions,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -66,7 +70,8 @@ def report(
         kinds.append("pdf")
     if len(runs) == 1 and runs[0].suffix in STUDIES:
         page = out or runs[0].with_suffix(".html")
-        files = report_study(runs[0], page, scale, kinds, figure or [])
+        allowed = import_options.packages
+        files = report_study(runs[0], page, scale, kinds, figure or [], allowed)
         output.say("written: " + ", ".join(map(str, files)), wrap=False)
         return
     audit = runs[0] / "audit.json"  # written by `equipoise audit`

@@ -12,9 +12,9 @@ from equipoise.cli.options import ClusterOptions, ImportOptions, option_groups
 from equipoise.transports.workers import processes
 
 if TYPE_CHECKING:
-    from equipoise.study.definition import Study
-    from equipoise.study.plan import Refusal, StudyPlan
+    from equipoise.study.plan import Refusal
     from equipoise.study.run import StudyOutcome
+    from equipoise.study.table import StudyTable
 
 
 @option_groups
@@ -54,16 +54,14 @@ def study(
     """
     processes.allow_fork()
     from equipoise.cli import comparison_output
-    from equipoise.study.definition import load_study
     from equipoise.study.page import study_page
-    from equipoise.study.plan import plan_study
     from equipoise.study.run import run_study
 
-    loaded = load_study(file, import_options.packages)
-    plan = plan_study(loaded, loaded.scale(scale), only or [])
     if dry_run:
-        _show_plan(loaded, scale, plan)
+        _show_plan(file, scale, only or [], import_options.packages)
         return
+    if page is not None:
+        _prepare_page(page)
     with comparison_output.progress(quiet) as progress:
         outcome = run_study(
             file,
@@ -82,15 +80,38 @@ def study(
         raise typer.Exit(1)
 
 
-def _show_plan(study: Study, scale: str, plan: StudyPlan) -> None:
-    from equipoise.cli import output
-    from equipoise.study.records import read_records
-    from equipoise.study.run import missing_runs, results_path
+def _prepare_page(page: Path) -> None:
+    """Create the folder of a page, so that a wrong path is found before the runs."""
+    from equipoise.experiment import ConfigurationError
 
-    missing = missing_runs(plan, read_records(results_path(study, scale)))
+    if page.is_dir():
+        raise ConfigurationError(
+            f"--page: expected a Markdown file, found the folder {page}; name a file in it, such "
+            f"as {page / 'study.md'}"
+        )
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--page: cannot create the folder {page.parent}: {error.strerror or error}; name a "
+            "file in another folder"
+        ) from error
+
+
+def _show_plan(file: Path, scale: str, only: Sequence[str], packages: Sequence[str]) -> None:
+    from equipoise.cli import output
+    from equipoise.study.definition import load_study
+    from equipoise.study.plan import plan_study
+    from equipoise.study.run import missing_runs, stored_table
+
+    study = load_study(file, packages)
+    plan = plan_study(study, study.scale(scale), only)
+    table = stored_table(study, scale)
+    missing = missing_runs(plan, table.records)
     rows = [[run.method, run.condition, run.seed, run.cell.name] for run in missing]
     output.table(["method", "condition", "seed", "folder"], rows)
     _show_refusals(plan.refusals)
+    _show_outdated(table)
     hours = study.scale(scale).core_hours
     output.say(
         f"{len(missing)} of {len(plan.runs)} runs to do; "
@@ -109,6 +130,7 @@ def _show_outcome(outcome: StudyOutcome) -> None:
     _show_refusals(outcome.refusals)
     for name, reason in outcome.failures.items():
         output.say(f"failed: {name}: {reason}")
+    _show_outdated(outcome.table)
     output.say(f"results: {outcome.results}", wrap=False)
 
 
@@ -117,3 +139,18 @@ def _show_refusals(refusals: Sequence[Refusal]) -> None:
 
     for refusal in refusals:
         output.say(f"refused: {refusal.method} at {refusal.condition}: {refusal.reason}")
+
+
+def _show_outdated(table: StudyTable) -> None:
+    from equipoise.cli import output
+    from equipoise.study.run import results_path
+
+    if not table.outdated:
+        return
+    lines = "1 line" if table.outdated == 1 else f"{table.outdated} lines"
+    verbs = ("belongs", "is") if table.outdated == 1 else ("belong", "are")
+    results = results_path(table.study, table.scale)
+    output.say(
+        f"{lines} of {results} {verbs[0]} to other settings of the study and {verbs[1]} not shown",
+        wrap=False,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ def report_study(
     scale: str | None = None,
     kinds: Sequence[str] = (),
     names: Sequence[str] = (),
+    allow_imports: Iterable[str] = (),
 ) -> list[Path]:
     """Write the page of a study from its file of results.
 
@@ -46,6 +47,7 @@ def report_study(
         scale: The scale; by default the first one with results.
         kinds: Formats ("png", "pdf") in which figures are also written next to the page.
         names: The figures to write; by default all.
+        allow_imports: Packages that code named in the file may be imported from.
 
     Returns:
         The files written, the page first.
@@ -55,7 +57,8 @@ def report_study(
         RunError: Results cannot be read, or a file cannot be written.
         ValueError: A figure is unknown.
     """
-    table = read_table(path, scale or scale_with_results(path))
+    allowed = list(allow_imports)
+    table = read_table(path, scale or scale_with_results(path, allowed), allowed)
     drawn = pictures_of(table)
     for name in names:
         if name not in drawn:
@@ -78,9 +81,9 @@ def report_study(
     return files
 
 
-def scale_with_results(path: Path | str) -> str:
+def scale_with_results(path: Path | str, allow_imports: Iterable[str] = ()) -> str:
     """Return the first scale of a study that has results; without any, the first one."""
-    study = load_study(path)
+    study = load_study(path, allow_imports)
     for name in study.file.scales:
         if results_path(study, name).exists():
             return name

@@ -17,6 +17,7 @@ Numbers are in the metric's own unit: 0.02 of accuracy is two percentage points.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ OPERATORS = (">=", "<=", ">", "<")
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _OFFSET = re.compile(r"^(?P<term>.*\S)\s+(?P<sign>[+-])\s+(?P<number>\S+)$")
-_MEASURE = re.compile(r"^(?P<name>\w+)(\[(?P<group>[^\[\]]+)\])?$")
+_MEASURE = re.compile(r"(?P<name>\w+)(\[(?P<group>[^\[\]]+)\])?")
+_MIRRORED = {">=": "<=", "<=": ">=", ">": "<", "<": ">"}
 
 
 class ClaimError(ValueError):
@@ -87,6 +89,16 @@ class Claim:
         return tuple(dict.fromkeys(names))
 
 
+def split_column(text: str) -> tuple[str, str | None] | None:
+    """Return the measure and the group that a column names; None if it is no column.
+
+    >>> split_column("average[mnist]"), split_column("average"), split_column("average[")
+    (('average', 'mnist'), ('average', None), None)
+    """
+    match = _MEASURE.fullmatch(text)
+    return None if match is None else (match["name"], match["group"])
+
+
 def parse_claim(text: str, rows: Sequence[str], conditions: Sequence[str]) -> Claim:
     """Return the claim that a text states.
 
@@ -107,13 +119,31 @@ def parse_claim(text: str, rows: Sequence[str], conditions: Sequence[str]) -> Cl
     """
     comparison, where = _split_conditions(text, conditions)
     left_text, operator, right_text = _split_operator(text, comparison)
+    if _NUMBER.fullmatch(left_text):
+        raise ClaimError(
+            f"claim {text!r}: expected the row on the left, got the number {left_text}; "
+            f"write '{right_text} {_MIRRORED[operator]} {left_text}'"
+        )
     left = _quantity(text, left_text, rows)
     if left.row == EVERY_OTHER:
         raise ClaimError(f"claim {text!r}: expected a row on the left, got {EVERY_OTHER!r}")
     if _NUMBER.fullmatch(right_text):
-        return Claim(text, left, operator, None, float(right_text), where)
+        return Claim(text, left, operator, None, _finite(text, right_text), where)
     right_text, offset = _split_offset(text, right_text)
-    return Claim(text, left, operator, _quantity(text, right_text, rows), offset, where)
+    right = _quantity(text, right_text, rows)
+    if right == left:
+        raise ClaimError(
+            f"claim {text!r}: expected two quantities, got {left_text} on both sides; "
+            "compare it with another row or with a number"
+        )
+    return Claim(text, left, operator, right, offset, where)
+
+
+def _finite(text: str, number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ClaimError(f"claim {text!r}: expected a finite number, got {number!r}")
+    return value
 
 
 def _split_conditions(text: str, known: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -146,14 +176,14 @@ def _split_offset(text: str, term: str) -> tuple[str, float]:
         return term, 0.0
     if not _NUMBER.fullmatch(match["number"]):
         raise ClaimError(f"claim {text!r}: expected a number, got {match['number']!r}")
-    amount = float(match["number"])
+    amount = _finite(text, match["number"])
     return match["term"], amount if match["sign"] == "+" else -amount
 
 
 def _quantity(text: str, term: str, rows: Sequence[str]) -> Quantity:
     row, separator, measure = _split_measure(term)
-    match = _MEASURE.match(measure)
-    if not separator or match is None:
+    column = split_column(measure)
+    if not separator or column is None:
         raise ClaimError(
             f"claim {text!r}: expected a row and a measure such as 'fedavg.average', got {term!r}"
         )
@@ -162,7 +192,7 @@ def _quantity(text: str, term: str, rows: Sequence[str]) -> Quantity:
             f"claim {text!r}: unknown row {row!r}; the study has {', '.join(rows)}, "
             f"and {EVERY_OTHER!r} for all other methods"
         )
-    return Quantity(row, match["name"], match["group"])
+    return Quantity(row, *column)
 
 
 def _split_measure(term: str) -> tuple[str, str, str]:

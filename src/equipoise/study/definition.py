@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from equipoise.comparison.measures import measures
 from equipoise.comparison.plan import VALIDATION
@@ -15,8 +24,11 @@ from equipoise.comparison.served import SELECTED
 from equipoise.comparison.targets import BEST, Target, checked_target
 from equipoise.experiment import ConfigurationError, load, with_settings
 from equipoise.metrics.registry import find
-from equipoise.study.claims import Claim, ClaimError, parse_claim
-from equipoise.validation.imports import OWN, Imports, permitted
+from equipoise.runs.aggregates import CHANGES
+from equipoise.runs.baseline import ALONE
+from equipoise.study.claims import EVERY_OTHER, Claim, ClaimError, parse_claim, split_column
+from equipoise.study.verdicts import opponents
+from equipoise.validation.imports import OWN, FromFile, Imports, permitted
 from equipoise.validation.names import closest, quoted
 from equipoise.validation.settings import plain_reason
 
@@ -24,6 +36,52 @@ PAPER = "paper"
 OFFICIAL_TESTS = ("global", "site")
 FEDAVG = "fedavg"
 FRACTION = "fraction"
+AGAINST_ALONE = (*CHANGES, "cf")
+"""Measures that compare a row with training alone."""
+OF_ROWS = ("method", "seed")  # keys of an experiment that rows and seeds of a study set
+SCALED = (
+    "rounds",
+    "participation",
+    "evaluation.every",
+    "model",
+    "data.name",
+    "data.samples",
+    "data.clients",
+    "data.events",
+    "data.image_size",
+    "training.epochs",
+    "training.lr",
+    "training.batch",
+)
+"""Settings that a scale may change, with the keys below them.
+
+A smaller data set may need a smaller model and other steps of training. What a condition is about,
+such as the partition, is the same at every scale.
+"""
+
+
+def _checked_scale_name(name: str) -> str:
+    # The name becomes a part of the name of the file of results.
+    if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
+        raise ValueError(
+            "expected a name of letters, digits, - and _, with . inside only; rename the scale"
+        )
+    return name
+
+
+def _as_claim_entry(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"claim": value}
+    if not isinstance(value, (Mapping, ClaimEntry)):
+        raise ValueError(
+            "expected a claim such as 'fedavg.average > 0.8', or a mapping with claim and says"
+        )
+    return value
+
+
+ScaleName = Annotated[str, AfterValidator(_checked_scale_name)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Seeds = Annotated[list[Seed], Field(min_length=1)]
 
 
 class Source(BaseModel):
@@ -77,10 +135,12 @@ class Scale(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    core_hours: float = Field(gt=0, description="expected cost of all runs")
-    seeds: list[int] | None = Field(default=None, description="in place of the study's")
-    conditions: list[str] | None = Field(default=None, description="a part of the study's")
-    seeds_at: dict[str, list[int]] = Field(
+    core_hours: float = Field(gt=0, allow_inf_nan=False, description="expected cost of all runs")
+    seeds: Seeds | None = Field(default=None, description="in place of the study's")
+    conditions: list[str] | None = Field(
+        default=None, min_length=1, description="a part of the study's"
+    )
+    seeds_at: dict[str, Seeds] = Field(
         default_factory=dict, description="condition -> seeds, where they differ"
     )
     settings: dict[str, Any] = Field(
@@ -107,9 +167,9 @@ class StudyFile(BaseModel):
         min_length=1,
         description="name as in the paper -> dotted settings, such as {data.partition: ics:5}",
     )
-    seeds: list[int] = Field(min_length=1)
+    seeds: Seeds
     measures: list[str] = Field(min_length=1, description="columns, such as average, worst, cf")
-    baselines: str = Field(default="standalone", pattern="^(standalone|none)$")
+    baselines: Literal["standalone", "none"] = "standalone"
     target: Any = Field(
         default=None,
         description="a mean over clients for rounds_to_target and speed_up, the best mean of a "
@@ -125,11 +185,21 @@ class StudyFile(BaseModel):
     printed_as: Literal["percent", "fraction"] = Field(
         default="percent", description="unit in which the paper prints shares such as accuracies"
     )
-    claims: list[ClaimEntry | str] = Field(default_factory=list)
+    claims: list[Annotated[ClaimEntry, BeforeValidator(_as_claim_entry)]] = Field(
+        default_factory=list, description="a claim, or a mapping with the claim and what it says"
+    )
     figures: list[FigureEntry] = Field(
         default_factory=list, description="default: bars of the first measure, and curves"
     )
-    scales: dict[str, Scale] = Field(min_length=1)
+    scales: dict[ScaleName, Scale] = Field(min_length=1)
+
+
+_ENTRIES: Mapping[str, type[BaseModel]] = {
+    "source": Source,
+    "claims": ClaimEntry,
+    "figures": FigureEntry,
+    "scales": Scale,
+}
 
 
 @dataclass(frozen=True)
@@ -223,8 +293,8 @@ def load_study(path: Path | str, allow_imports: Iterable[str] = ()) -> Study:
     """Read and check a study.
 
     Everything that the file names is checked before anything runs: measures, rows and conditions of
-    printed numbers, claims and targets, conditions of scales. Methods and partitions are checked
-    when the study is planned (`study.plan`).
+    printed numbers, claims and targets, conditions of scales. Methods, served models and partitions
+    are checked when the study is planned (`study.plan`).
 
     Args:
         path: The file.
@@ -234,11 +304,12 @@ def load_study(path: Path | str, allow_imports: Iterable[str] = ()) -> Study:
         ConfigurationError: Naming the file and every mistake.
     """
     path = Path(path)
-    content = load(path)
+    content = _content(path)
     try:
-        file = StudyFile(**content)
+        file = StudyFile.model_validate(dict(content))
     except ValidationError as error:
         raise ConfigurationError(_explain(path, error)) from None
+    _check_shared_settings(path, file)
     rows = _rows(path, file)
     _check_measures(path, file)
     target = _target(path, file, rows)
@@ -249,8 +320,46 @@ def load_study(path: Path | str, allow_imports: Iterable[str] = ()) -> Study:
     return Study(path, file, rows, claims, sayings, permitted(content, allow_imports), target)
 
 
+def trains_alone(method: Any) -> bool:
+    """Return True if a method of a study's file is training alone."""
+    name = method.get("name") if isinstance(method, Mapping) else method
+    return bool(name == ALONE)
+
+
+def _content(path: Path) -> FromFile:
+    """Return the content of a study's file; the file of an experiment is recognised."""
+    if not path.exists():
+        raise ConfigurationError(
+            f"no study file {path}; expected the path of a YAML file with methods, conditions and "
+            "claims"
+        )
+    content = load(path)
+    top = [key for key in ("data", "method") if key in content]
+    if top and "experiment" not in content:
+        raise ConfigurationError(
+            f"{path}: expected a study, found an experiment ({' and '.join(top)} at the top level);"
+            f" use `equipoise run {path}` or `equipoise compare {path}`"
+        )
+    return content
+
+
+def _check_shared_settings(path: Path, file: StudyFile) -> None:
+    """Refuse methods and seeds in the shared experiment, where they would have no effect."""
+    sections = {"experiment": file.experiment}
+    sections |= {f"conditions.{name}": settings for name, settings in file.conditions.items()}
+    for section, settings in sections.items():
+        for key in settings:
+            if key.partition(".")[0] in OF_ROWS:
+                raise ConfigurationError(
+                    f"{path}: {section}.{key}: expected settings that all rows and seeds share, "
+                    f"found {quoted(settings[key])}; use `methods` and `seeds` of the study"
+                )
+
+
 def _rows(path: Path, file: StudyFile) -> tuple[Row, ...]:
     rows: list[Row] = []
+    if ALONE in file.methods:
+        _check_standalone(path, file.methods[ALONE])
     for name, method in file.methods.items():
         if "." in name:
             raise ConfigurationError(
@@ -262,15 +371,27 @@ def _rows(path: Path, file: StudyFile) -> tuple[Row, ...]:
     return tuple(rows)
 
 
+def _check_standalone(path: Path, method: Any) -> None:
+    """Refuse another method, or other settings, under the name of the baseline."""
+    own = set(method) - {"name", "model", "serves", "select"} if isinstance(method, Mapping) else ()
+    if own or not trains_alone(method):
+        raise ConfigurationError(
+            f"{path}: methods.{ALONE}: expected training alone with the shared settings, which "
+            f"changes are counted against, got {quoted(method)}; give the row another name"
+        )
+
+
 def _rows_of_method(path: Path, name: str, settings: Mapping[str, Any]) -> list[Row]:
     rows = [Row(name, name, None)]
     served = settings.get("serves")
     if served is not None:
-        if not isinstance(served, list) or not served:
+        is_list = isinstance(served, list) and all(isinstance(model, str) for model in served)
+        if not is_list or not served or len(set(served)) < len(served):
             raise ConfigurationError(
-                f"{path}: methods.{name}.serves: expected a list of models, got {quoted(served)}"
+                f"{path}: methods.{name}.serves: expected a list of distinct models, "
+                f"got {quoted(served)}"
             )
-        rows = [Row(f"{name}.{model}", name, str(model)) for model in served]
+        rows = [Row(f"{name}.{model}", name, model) for model in served]
     select = settings.get("select")
     if select not in (None, VALIDATION):
         raise ConfigurationError(
@@ -284,11 +405,21 @@ def _rows_of_method(path: Path, name: str, settings: Mapping[str, Any]) -> list[
 def _check_measures(path: Path, file: StudyFile) -> None:
     known = list(measures(find("accuracy"), sample_groups=True))
     for column in file.measures:
-        name = column.partition("[")[0]
+        name, _ = split_column(column) or ("", None)
+        if not name:
+            raise ConfigurationError(
+                f"{path}: measures: expected a measure such as average, or one of a group such as "
+                f"average[mnist], got {quoted(column)}"
+            )
         if name not in known:
             match = closest(name, known)
             hint = f"did you mean {match!r}?" if match else f"known are {', '.join(known)}"
             raise ConfigurationError(f"{path}: measures: unknown measure {quoted(column)}; {hint}")
+        if name in AGAINST_ALONE and file.baselines == "none":
+            raise ConfigurationError(
+                f"{path}: measures: {column} compares with training alone, but the study has "
+                "`baselines: none`; remove one of the two"
+            )
 
 
 def _target(path: Path, file: StudyFile, rows: tuple[Row, ...]) -> Target | None:
@@ -338,7 +469,12 @@ def _check_printed(path: Path, file: StudyFile, rows: tuple[Row, ...]) -> None:
 
 def _is_printed(value: Any) -> bool:
     numbers = value if isinstance(value, list) and len(value) == 2 else [value]
-    return all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers)
+    return all(_is_finite_number(number) for number in numbers)
+
+
+def _is_finite_number(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
 
 
 def _check_scales(path: Path, file: StudyFile) -> None:
@@ -346,6 +482,12 @@ def _check_scales(path: Path, file: StudyFile) -> None:
         for condition in [*(scale.conditions or ()), *scale.seeds_at]:
             if condition not in file.conditions:
                 raise _unknown(path, f"scales.{name}", "condition", condition, file.conditions)
+        for key in scale.settings:
+            if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in SCALED):
+                raise ConfigurationError(
+                    f"{path}: scales.{name}.settings: {quoted(key)} is no setting that a scale may "
+                    f"change; expected {', '.join(SCALED)}, or a key below one of them"
+                )
 
 
 def _check_figures(path: Path, file: StudyFile, rows: tuple[Row, ...]) -> None:
@@ -385,19 +527,30 @@ def _claims(
     claims = []
     sayings = {}
     for entry in file.claims:
-        text = entry if isinstance(entry, str) else entry.claim
         try:
-            claim = parse_claim(text, [row.name for row in rows], list(file.conditions))
+            claim = parse_claim(entry.claim, [row.name for row in rows], list(file.conditions))
         except ClaimError as error:
             raise ConfigurationError(f"{path}: {error}") from None
         for column in claim.columns:
             if column not in file.measures:
-                raise _unknown(path, f"claim {text!r}", "measure", column, file.measures)
+                raise _unknown(path, f"claim {claim.text!r}", "measure", column, file.measures)
         if claim.text in sayings:
-            raise ConfigurationError(f"{path}: claim {text!r} is listed twice")
+            raise ConfigurationError(f"{path}: claim {claim.text!r} is listed twice")
+        _check_opponents(path, claim, file, rows)
         claims.append(claim)
-        sayings[claim.text] = "" if isinstance(entry, str) else entry.says
+        sayings[claim.text] = entry.says
     return tuple(claims), sayings
+
+
+def _check_opponents(path: Path, claim: Claim, file: StudyFile, rows: Sequence[Row]) -> None:
+    """Refuse `every other` where no other method can have the measure."""
+    comparing = claim.left.measure in AGAINST_ALONE
+    names = [row.name for row in rows if not (comparing and trains_alone(file.methods[row.method]))]
+    if not opponents(claim, names):
+        raise ConfigurationError(
+            f"{path}: claim {claim.text!r}: {EVERY_OTHER!r} needs another method with "
+            f"{claim.left.measure}, but the study has none; name a row or a number"
+        )
 
 
 def _unknown(path: Path, key: str, kind: str, name: str, known: Any) -> ConfigurationError:
@@ -408,16 +561,19 @@ def _unknown(path: Path, key: str, kind: str, name: str, known: Any) -> Configur
 
 
 def _explain(path: Path, error: ValidationError) -> str:
-    lines = []
-    for detail in error.errors()[:20]:
-        key = ".".join(str(part) for part in detail["loc"])
-        if detail["type"] == "extra_forbidden":
-            lines.append(
-                f"{path}: {key}: unknown key; known are {', '.join(StudyFile.model_fields)}"
-            )
-        elif detail["type"] == "missing":
-            lines.append(f"{path}: {key}: expected a value, found none")
-        else:
-            reason = plain_reason(detail["msg"])
-            lines.append(f"{path}: {key}: {reason}, got {quoted(detail['input'])}")
-    return "\n".join(lines)
+    return "\n".join(f"{path}: {_mistake(detail)}" for detail in error.errors()[:20])
+
+
+def _mistake(detail: Any) -> str:
+    """Return a mistake of the file as a sentence that begins with its key."""
+    location = [str(part) for part in detail["loc"] if part != "[key]"]
+    key = ".".join(location)
+    if detail["type"] == "extra_forbidden":
+        section = _ENTRIES.get(location[0], StudyFile) if len(location) > 1 else StudyFile
+        return f"{key}: unknown key; known are {', '.join(section.model_fields)}"
+    if detail["type"] == "missing":
+        return f"{key}: expected a value, found none"
+    reason = plain_reason(detail["msg"])
+    if detail["type"] == "too_short":
+        reason = "expected at least one entry"
+    return f"{key}: {reason}, got {quoted(detail['input'])}"

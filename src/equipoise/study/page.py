@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,13 @@ SYMBOLS = {HOLDS: "✔ holds", FAILS: "✘ does not hold", OPEN: "? cannot be to
 NOTHING = "–"
 CLAIMS_TEXT = (
     "The difference is that of the comparison that supports the claim least; a positive one "
-    "supports the claim. p is corrected for the number of claims (Holm). A true difference of the "
-    "smallest detectable size would be found in 80 % of such studies."
+    "supports the claim. Its interval uses the noise of the whole table, so it may be wider than "
+    "those of single rows suggest. p is corrected for the number of claims (Holm). A true "
+    "difference of the smallest detectable size would be found in 80 % of such studies. Verdicts "
+    "are about new draws of partition, split and initial weights from the same data set, not about "
+    "other data."
 )
+PRELIMINARY = " (preliminary)"
 CELLS_TEXT = (
     "“ours” is the mean over seeds with its 95 % t-interval; a number without an interval is a "
     "single seed. “paper” is what the paper prints, with its deviation."
@@ -47,7 +51,7 @@ class Progress:
 
     Attributes:
         done: Number of methods, conditions and seeds with results.
-        planned: Number of all of them, training alone not counted.
+        planned: Number of all of them, without training alone and methods that refuse.
     """
 
     done: int
@@ -90,10 +94,12 @@ def _markdown_row(cells: Sequence[str]) -> str:
 def progress_of(table: StudyTable) -> Progress:
     """Return how much of a study has been run."""
     scale = table.study.scale(table.scale)
+    refused = {(refusal.method, refusal.condition) for refusal in table.refusals}
     planned = set()
     for condition in table.study.conditions(scale):
+        methods = [name for name in table.study.file.methods if (name, condition) not in refused]
         for seed in table.study.seeds(scale, condition):
-            planned |= {(method, condition, seed) for method in table.study.file.methods}
+            planned |= {(method, condition, seed) for method in methods}
     done = {(record.method, record.condition, record.seed) for record in table.records}
     return Progress(len(planned & done), len(planned))
 
@@ -107,7 +113,10 @@ def describe_runs(table: StudyTable) -> str:
     if not progress.done:
         return f"{origin}Nothing has been run at {scale} yet."
     amount = "all" if progress.complete else f"{progress.done} of"
-    return f"{origin}Run at {scale}: {amount} {progress.planned} runs."
+    text = f"{origin}Run at {scale}: {amount} {progress.planned} runs."
+    if table.outdated:
+        text += f" Lines of results that belong to other settings, not shown: {table.outdated}."
+    return text
 
 
 def describe_scale(study: Study, name: str) -> str:
@@ -157,7 +166,7 @@ def _verdict_row(verdict: Verdict, table: StudyTable) -> list[str]:
     cells = [f"`{verdict.claim.text}`", words, SYMBOLS[decision]]
     if decision == NOT_RUN:
         return [*cells, NOTHING, NOTHING, NOTHING]
-    cells[-1] += restriction(table, verdict)
+    cells[-1] += restriction(table, verdict) + preliminary(table, verdict)
     if verdict.reason:
         cells[-1] += f": {verdict.reason}"
     column = measure_of(verdict.claim.left.measure, table.metric)
@@ -171,6 +180,12 @@ def restriction(table: StudyTable, verdict: Verdict) -> str:
     if conditions is None or verdict.claim.conditions:
         return ""
     return f" (at {', '.join(conditions)} only)"
+
+
+def preliminary(table: StudyTable, verdict: Verdict) -> str:
+    """Return a mark of a decision that missing runs may change; else empty."""
+    is_decided = verdict.decision in (HOLDS, FAILS)
+    return PRELIMINARY if is_decided and not progress_of(table).complete else ""
 
 
 def _weakest_difference(tests: Sequence[Test], column: Measure) -> str:
@@ -212,7 +227,8 @@ def _condition_grid(table: StudyTable, condition: str) -> Grid:
         for name in columns:
             column = measure_of(name, table.metric)
             if name in printed:
-                cells.append(_printed(printed[name].get(row), printed_factor(study, column)))
+                factor = printed_factor(study, column)
+                cells.append(_printed(printed[name].get(row), factor, _decimals(printed[name])))
             if table.records:
                 cells.append(_ours(table.samples.get((row, condition, name)), column))
         rows.append(cells)
@@ -233,17 +249,21 @@ def core_hours(hours: float) -> str:
     return f"{hours:.2g} core-hours" if hours < 10 else f"{hours:,.0f} core-hours"
 
 
-def _printed(value: Any, factor: float) -> str:
+def _printed(value: Any, factor: float, decimals: int) -> str:
+    """Return a printed number in our unit, with as many decimals as its column has in the paper."""
     if value is None:
         return NOTHING
     numbers = value if isinstance(value, list) else [value]
-    return " ± ".join(_in_unit(float(part), factor) for part in numbers)
+    places = max(0, decimals - round(math.log10(factor)))
+    return " ± ".join(f"{part * factor:.{places}f}" for part in numbers)
 
 
-def _in_unit(value: float, factor: float) -> str:
-    if factor == 1:
-        return f"{value:g}"
-    return f"{value * factor:.2f}".rstrip("0").rstrip(".")
+def _decimals(column: Mapping[str, Any]) -> int:
+    """Return the number of decimals in a printed column."""
+    numbers = []
+    for value in column.values():
+        numbers += value if isinstance(value, list) else [value]
+    return max(len(f"{number:.6f}".rstrip("0").partition(".")[2]) for number in numbers)
 
 
 def _ours(sample: Sample | None, column: Measure) -> str:

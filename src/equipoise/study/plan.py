@@ -15,7 +15,9 @@ from equipoise.comparison.plan import (
     split_overrides,
     with_overrides,
 )
+from equipoise.composition import served_names
 from equipoise.experiment import ConfigurationError, Experiment, experiment, with_settings
+from equipoise.experiment.specifications import method_spec
 from equipoise.runs.baseline import ALONE
 from equipoise.study.definition import Scale, Study
 from equipoise.validation.names import nearest
@@ -70,6 +72,7 @@ def plan_study(study: Study, scale: Scale, only: Sequence[str] = ()) -> StudyPla
     """Return the runs of a study, baselines first.
 
     A method that refuses the settings of a condition is listed with its reason; the others run.
+    Unknown methods, parameters, settings and served models are mistakes of the file.
 
     Args:
         study: The study.
@@ -77,24 +80,26 @@ def plan_study(study: Study, scale: Scale, only: Sequence[str] = ()) -> StudyPla
         only: Methods to run; all if empty.
 
     Raises:
-        ConfigurationError: If `only` names an unknown method, or the shared experiment is wrong.
+        ConfigurationError: If a method or the shared experiment is wrong, naming file and key.
+        UnknownName: If `only` names an unknown method.
     """
     for name in only:
         if name not in study.file.methods:
             raise nearest("method", name, list(study.file.methods))
+    _check_methods(study)
     runs: list[PlannedRun] = []
     refusals: list[Refusal] = []
     for condition in study.conditions(scale):
-        config = study.config(scale, condition)
-        seeds = study.seeds(scale, condition)
-        baselines = _baselines(study, config, condition, seeds)
+        config, baselines = _shared(study, scale, condition)
         runs.extend(baselines.values())
+        seeds = study.seeds(scale, condition)
         for method, spec in study.file.methods.items():
             if only and method not in only:
                 continue
             try:
                 experiments = [_experiment(study, config, spec, seed) for seed in seeds]
             except ConfigurationError as error:
+                _check_settings(study, config, method, seeds[0])
                 refusals.append(Refusal(method, condition, str(error)))
                 continue
             for seed, built in zip(seeds, experiments, strict=True):
@@ -103,22 +108,80 @@ def plan_study(study: Study, scale: Scale, only: Sequence[str] = ()) -> StudyPla
     return StudyPlan(tuple(_distinct(runs)), tuple(refusals))
 
 
-def _baselines(
-    study: Study, config: Mapping[str, Any], condition: str, seeds: Sequence[int]
-) -> dict[int, PlannedRun]:
-    if study.file.baselines == "none":
-        # A mistake of the shared experiment is no method's refusal, so it is looked for here.
-        _experiment(study, config, "fedavg", seeds[0])
-        return {}
-    planned = {}
-    for seed in seeds:
-        built = _experiment(study, config, alone_for(config), seed)
-        planned[seed] = _planned(ALONE, condition, seed, built, "")
-    return planned
+def _check_methods(study: Study) -> None:
+    """Refuse methods that do not exist or cannot be made, whatever the condition."""
+    mistakes = []
+    for row, spec in study.file.methods.items():
+        try:
+            _check_method(study, spec)
+        except ValueError as error:
+            reason = str(error).removeprefix("method: ")
+            mistakes.append(f"{study.path}: methods.{row}: {reason}")
+    if mistakes:
+        raise ConfigurationError("\n".join(mistakes))
+
+
+def _check_method(study: Study, spec: Any) -> None:
+    method, settings = split_overrides(spec, SETTINGS, study.imports)
+    served = served_names(method_spec(method, study.imports).method)
+    if served is None:
+        return  # A class of the user that does not declare the names.
+    for model in settings.get("serves", ()):
+        if model not in served:
+            raise ValueError(f"serves: {nearest('served model', model, sorted(served))}")
+
+
+def _check_settings(study: Study, config: Mapping[str, Any], row: str, seed: int) -> None:
+    """Refuse settings of a row that are wrong with every method, such as an unknown key.
+
+    Args:
+        study: The study.
+        config: The experiment of a condition, which is correct.
+        row: The row of a method that could not be built.
+        seed: A seed.
+    """
+    _, settings = split_overrides(study.file.methods[row], SETTINGS, study.imports)
+    for key in ("serves", "select"):
+        settings.pop(key, None)
+    try:
+        _experiment(study, with_overrides(config, settings), None, seed)
+    except ConfigurationError as error:
+        raise _located(f"{study.path}: methods.{row}", error) from None
+
+
+def _shared(
+    study: Study, scale: Scale, condition: str
+) -> tuple[dict[str, Any], dict[int, PlannedRun]]:
+    """Return the experiment of a condition, and its runs of training alone by seed.
+
+    Raises:
+        ConfigurationError: If the experiment is wrong; that is no method's refusal.
+    """
+    try:
+        config = study.config(scale, condition)
+        seeds = study.seeds(scale, condition)
+        if study.file.baselines == "none":
+            _experiment(study, config, None, seeds[0])
+            return config, {}
+        baselines = {}
+        for seed in seeds:
+            built = _experiment(study, config, None, seed)
+            baselines[seed] = _planned(ALONE, condition, seed, built, "")
+        return config, baselines
+    except ConfigurationError as error:
+        raise _located(f"{study.path}: experiment at {condition}", error) from None
+
+
+def _located(location: str, error: ConfigurationError) -> ConfigurationError:
+    """Return an error whose lines begin with a location."""
+    return ConfigurationError("\n".join(f"{location}: {line}" for line in str(error).split("\n")))
 
 
 def _experiment(study: Study, config: Mapping[str, Any], spec: Any, seed: int) -> Experiment:
-    """Return the experiment of one method and seed."""
+    """Return the experiment of one method and seed; of training alone if the method is None."""
+    if spec is None:
+        is_mapping = isinstance(config.get("models", {}), Mapping)
+        spec = alone_for(config) if is_mapping else ALONE  # else the experiment refuses `models`
     method, overrides = split_overrides(spec, SETTINGS, study.imports)
     overrides.pop("serves", None)
     select = overrides.pop("select", None)

@@ -10,17 +10,23 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from equipoise.comparison.plan import VALIDATION
 from equipoise.runs.result import ModelResult, RunResult, for_each_client
 from equipoise.runs.run import Run
 from equipoise.storage.store import RunError
+from equipoise.study.definition import Seed
 from equipoise.study.plan import PlannedRun
+from equipoise.validation.settings import plain_reason
 
 DIGITS = 6
+MOST_SAMPLES = 10**12  # of one client; test sets are drawn anew as 64-bit integers
+Number = Annotated[float, Field(allow_inf_nan=False)] | None
+TestSize = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]
+Round = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Record(BaseModel):
@@ -57,25 +63,53 @@ class Record(BaseModel):
     run: str
     method: str
     condition: str
-    seed: int
+    seed: Seed
     model: str
     main: bool
     metric: str
-    values: dict[str, float | None]
-    test_sizes: dict[str, int]
+    values: dict[str, Number]
+    test_sizes: dict[str, TestSize]
     groups: dict[str, str] = {}
-    rounds: list[int] = []
-    means: list[float | None] = []
-    deviations: list[float | None] = []
+    rounds: list[Round] = []
+    means: list[Number] = []
+    deviations: list[Number] = []
     final_phase: bool = False
-    after_local: dict[str, float | None] = {}
-    validation: float | None = None
-    contributions: dict[str, dict[str, float | None]] = {}
-    cost: dict[str, float | None] = {}
+    after_local: dict[str, Number] = {}
+    validation: Number = None
+    contributions: dict[str, dict[str, Number]] = {}
+    cost: dict[str, Number] = {}
     baseline: str = ""
     version: str = ""
     created: str = ""
     environment: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        missing = [client for client in self.values if client not in self.test_sizes]
+        if missing:
+            raise ValueError(f"test_sizes: expected every client, found no {missing[0]!r}")
+        for name, numbers in (("means", self.means), ("deviations", self.deviations)):
+            # Older records have no deviations.
+            if len(numbers) != len(self.rounds) and (numbers or name == "means"):
+                raise ValueError(
+                    f"{name}: expected as many numbers as rounds ({len(self.rounds)}), "
+                    f"found {len(numbers)}"
+                )
+        if self.metric == "accuracy":
+            self._check_accuracies()
+        return self
+
+    def _check_accuracies(self) -> None:
+        accuracies = {
+            "values": list(self.values.values()),
+            "means": self.means,
+            "after_local": list(self.after_local.values()),
+            "validation": [self.validation],
+        }
+        for name, numbers in accuracies.items():
+            for number in numbers:
+                if number is not None and not 0 <= number <= 1:
+                    raise ValueError(f"{name}: expected accuracies in [0, 1], found {number}")
 
 
 def records_of(planned: PlannedRun, run: Run, result: RunResult) -> list[Record]:
@@ -152,34 +186,62 @@ def append_records(path: Path, records: Iterable[Record]) -> None:
 def read_records(path: Path) -> list[Record]:
     """Return the records in a file; none if it does not exist.
 
-    The last line may be cut off by a kill: it is left out, and its run counts as missing.
+    The last line may be cut off by a kill: all lines of its run are left out, and the run counts as
+    missing.
 
     Raises:
         RunError: If another line is damaged, naming file and line.
     """
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
-    lines = text.split("\n")
-    complete = lines[:-1]
-    records = []
-    for number, line in enumerate(complete, 1):
-        try:
-            records.append(Record(**json.loads(line)))
-        except (ValueError, TypeError, ValidationError):
-            raise RunError(
-                f"{path}, line {number}: expected the result of a run; remove the line to run "
-                "it again"
-            ) from None
-    return records
+    lines = _complete_lines(path.read_bytes())
+    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
 
-def drop_partial_line(path: Path) -> None:
-    """Remove a last line that a kill cut off, so that further lines can be added."""
+def drop_partial_run(path: Path) -> None:
+    """Remove a last line that a kill cut off, so that further lines can be added.
+
+    The other lines of its run are removed, too: a run with some lines would count as finished.
+    """
     if not path.exists():
         return
     content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
+    complete = sum(len(line) + 1 for line in _complete_lines(content))
+    if complete < len(content):
         with path.open("r+b") as file:
-            file.truncate(whole)
+            file.truncate(complete)
+
+
+def _complete_lines(content: bytes) -> list[bytes]:
+    """Return the lines of all runs that were written completely."""
+    *lines, partial = content.split(b"\n")
+    if not partial or not lines:
+        return lines
+    last_run = _run_of(lines[-1])
+    if not last_run.startswith(partial[: len(last_run)]):
+        return lines  # what is left of the partial line belongs to another run
+    while lines and _run_of(lines[-1]) == last_run:
+        lines.pop()
+    return lines
+
+
+def _run_of(line: bytes) -> bytes:
+    """Return the beginning of a line: name of the run, method, condition and seed."""
+    return line.partition(b',"model":')[0]
+
+
+def _parsed(line: bytes, location: str) -> Record:
+    try:
+        return Record(**json.loads(line.decode("utf-8")))
+    except ValidationError as error:
+        detail = error.errors()[0]
+        is_unknown = detail["type"] == "extra_forbidden"
+        message = "unknown key" if is_unknown else plain_reason(detail["msg"])
+        parts = [*map(str, detail["loc"]), message]
+        reason = f" ({': '.join(parts)})"
+    except (ValueError, TypeError, RecursionError):
+        reason = ""
+    raise RunError(
+        f"{location}: expected the result of a run{reason}; remove all lines of this run to run it "
+        "again"
+    )

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from equipoise.comparison.executor import Progress, cores, execute
 from equipoise.comparison.plan import Cell
 from equipoise.runs import Run
 from equipoise.runs.result import read_result
-from equipoise.storage.lock import acquire
+from equipoise.storage.lock import PATIENCE, acquire
+from equipoise.storage.store import RunError
 from equipoise.study.definition import PAPER, Study, load_study
 from equipoise.study.plan import PlannedRun, Refusal, StudyPlan, plan_study
 from equipoise.study.records import (
     Record,
     append_records,
-    drop_partial_line,
+    drop_partial_run,
     read_records,
     records_of,
 )
@@ -46,16 +50,49 @@ def results_path(study: Study, scale: str) -> Path:
     return study.path.parent / "results" / f"{study.name}.{scale}.jsonl"
 
 
-def read_table(path: Path | str, scale: str = PAPER) -> StudyTable:
+def read_table(
+    path: Path | str, scale: str = PAPER, allow_imports: Iterable[str] = ()
+) -> StudyTable:
     """Return the table of a study from its file of results, without running anything.
 
     Args:
         path: The study's file.
         scale: The scale.
+        allow_imports: Packages that code named in the file may be imported from.
+
+    Raises:
+        ConfigurationError: If the study is wrong, or has no such scale.
+        RunError: If the file of results is damaged.
     """
-    study = load_study(path)
-    study.scale(scale)
-    return StudyTable(study, scale, tuple(read_records(results_path(study, scale))))
+    return stored_table(load_study(path, allow_imports), scale)
+
+
+def stored_table(study: Study, scale: str) -> StudyTable:
+    """Return the table of a loaded study from its file of results, without running anything.
+
+    Results that belong to other settings, such as those from before a change of the study's file,
+    are left out and counted.
+
+    Args:
+        study: The study.
+        scale: The scale.
+
+    Raises:
+        ConfigurationError: If a method or the experiment is wrong, or there is no such scale.
+        RunError: If the file of results is damaged.
+    """
+    return _table(study, scale, plan_study(study, study.scale(scale)))
+
+
+def _table(study: Study, scale: str, plan: StudyPlan) -> StudyTable:
+    """Return the table of the results that belong to the plan of the whole study."""
+    planned = {(run.method, run.condition, run.cell.name) for run in plan.runs}
+    stored = read_records(results_path(study, scale))
+    records = [
+        record for record in stored if (record.method, record.condition, record.run) in planned
+    ]
+    outdated = len(stored) - len(records)
+    return StudyTable(study, scale, tuple(records), plan.refusals, outdated)
 
 
 def run_study(
@@ -85,20 +122,43 @@ def run_study(
 
     Raises:
         ConfigurationError: If the study is wrong.
-        RunError: If another process runs the study at the same scale.
+        RunError: If another process runs the study at the same scale, or in the same folder.
     """
     study = load_study(path, allow_imports)
-    plan = plan_study(study, study.scale(scale), only)
+    whole = plan_study(study, study.scale(scale))
+    plan = plan_study(study, study.scale(scale), only) if only else whole
     folder = Path(out) if out is not None else Path("comparisons") / f"{study.name}-{scale}"
     folder.mkdir(parents=True, exist_ok=True)
     results = results_path(study, scale)
-    lock = acquire(folder)
+    with _locked(results):
+        lock = acquire(folder)
+        try:
+            failures = _execute(plan, folder, results, jobs, progress or Progress(), where)
+        finally:
+            lock.release()
+    return StudyOutcome(_table(study, scale, whole), results, plan.refusals, failures)
+
+
+@contextmanager
+def _locked(results: Path) -> Iterator[None]:
+    """Let only one process write a file of results, whatever its folder of runs is."""
+    lock = FileLock(results.with_suffix(".lock"))
     try:
-        failures = _execute(plan, folder, results, jobs, progress or Progress(), where)
+        results.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=PATIENCE, poll_interval=0.02)
+    except Timeout:
+        raise RunError(
+            f"{results} is being written by another process; wait for it to end, or stop it"
+        ) from None
+    except OSError as error:
+        raise RunError(
+            f"cannot lock {results}: {error.strerror or error}; its folder must be writable to "
+            "run the study"
+        ) from error
+    try:
+        yield
     finally:
         lock.release()
-    table = StudyTable(study, scale, tuple(read_records(results)))
-    return StudyOutcome(table, results, plan.refusals, failures)
 
 
 def missing_runs(plan: StudyPlan, records: Sequence[Record]) -> list[PlannedRun]:
@@ -115,7 +175,7 @@ def _execute(
     progress: Progress,
     where: Mapping[str, Any] | None,
 ) -> dict[str, str]:
-    drop_partial_line(results)
+    drop_partial_run(results)
     missing = missing_runs(plan, read_records(results))
     by_name: dict[str, list[PlannedRun]] = {}
     for run in missing:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -16,10 +15,11 @@ from equipoise.comparison.served import best_model
 from equipoise.comparison.targets import BEST
 from equipoise.metrics import speed_up
 from equipoise.metrics.registry import Metric, find
-from equipoise.runs.aggregates import CHANGES, aggregate
+from equipoise.runs.aggregates import aggregate
 from equipoise.runs.baseline import ALONE
 from equipoise.runs.curves import Curve
-from equipoise.study.definition import Row, Study
+from equipoise.study.definition import AGAINST_ALONE, Row, Study, trains_alone
+from equipoise.study.plan import Refusal
 from equipoise.study.records import Record
 from equipoise.study.verdicts import Key, Sample, Verdict, judge
 
@@ -36,11 +36,16 @@ class StudyTable:
         study: The study.
         scale: Name of the scale.
         records: Results of all finished runs.
+        refusals: Methods that refuse the settings of a condition, and so never have results.
+        outdated: Number of lines of the file of results that belong to other settings of the
+            study, and are not among the records.
     """
 
     study: Study
     scale: str
     records: tuple[Record, ...]
+    refusals: tuple[Refusal, ...] = ()
+    outdated: int = 0
 
     @cached_property
     def metric(self) -> Metric | None:
@@ -74,6 +79,7 @@ class StudyTable:
             self.study.conditions(scale),
             self.study.fixed_test,
             without=self._without,
+            refused=self._refused,
         )
 
     def records_of(self, row: str, condition: str) -> list[Record]:
@@ -87,10 +93,20 @@ class StudyTable:
     @cached_property
     def _without(self) -> set[tuple[str, str]]:
         """Rows of training alone with the measures that compare a row with training alone."""
-        alone = [
-            row.name for row in self.study.rows if _is_alone(self.study.file.methods[row.method])
-        ]
-        return {(row, measure) for row in alone for measure in (*CHANGES, "cf")}
+        methods = self.study.file.methods
+        alone = [row.name for row in self.study.rows if trains_alone(methods[row.method])]
+        return {(row, measure) for row in alone for measure in AGAINST_ALONE}
+
+    @cached_property
+    def _refused(self) -> set[tuple[str, str]]:
+        """Rows with the conditions at which their method refuses its settings."""
+        refusing = {(refusal.method, refusal.condition) for refusal in self.refusals}
+        return {
+            (row.name, condition)
+            for row in self.study.rows
+            for method, condition in refusing
+            if row.method == method
+        }
 
     @cached_property
     def _rows(self) -> dict[tuple[str, str], dict[int, Record]]:
@@ -166,11 +182,6 @@ class StudyTable:
         lower = find(record.metric).lower_is_better
         factor = speed_up(curve_of(record).by_round(), curve_of(rival).by_round(), target, lower)
         return NAN if factor is None else factor
-
-
-def _is_alone(method: Any) -> bool:
-    name = method.get("name") if isinstance(method, Mapping) else method
-    return bool(name == ALONE)
 
 
 def served_record(served: Sequence[Record], row: Row) -> Record | None:
@@ -258,7 +269,7 @@ def _redrawn_measure(
     rng = np.random.default_rng(int.from_bytes(digest.digest(), "big"))
     values = _values(record)
     alone = {} if baseline is None else _values(baseline)
-    if name in CHANGES or name == "cf":
+    if name in AGAINST_ALONE:
         clients = [client for client in clients if math.isfinite(alone.get(client, NAN))]
     clients = [client for client in clients if math.isfinite(values[client])]
     if not clients:
@@ -266,7 +277,7 @@ def _redrawn_measure(
     together = _draws(rng, values, record.test_sizes, clients, shared)
     if name in _LEVELS:
         return _LEVELS[name](together)
-    if baseline is None or name not in (*CHANGES, "cf"):
+    if baseline is None or name not in AGAINST_ALONE:
         return np.full(DRAWS, NAN)
     before = _draws(rng, alone, baseline.test_sizes, clients, shared)
     return _correlations(before, together) if name == "cf" else _CHANGES[name](together - before)

@@ -81,7 +81,8 @@ class Verdict:
         p: p-value of the decision, corrected for the number of claims.
         tests: The comparisons of the claim, in the order of conditions and rows.
         reason: Why nothing can be told, if there is more to say than "not significant".
-        seen: True if at least one of its comparisons has been run.
+        seen: True if at least one of its comparisons has been run, or can never be run because a
+            method refuses its settings.
     """
 
     claim: Claim
@@ -106,6 +107,7 @@ def judge(
     fixed_test: bool = False,
     level: float = LEVEL,
     without: Collection[tuple[str, str]] = (),
+    refused: Collection[tuple[str, str]] = (),
 ) -> list[Verdict]:
     """Return the verdicts on all claims of one study.
 
@@ -118,11 +120,13 @@ def judge(
         level: Probability of any wrong decision in the whole study.
         without: Rows and measures that cannot have a value, such as training alone and its own
             change; `every other` leaves them out.
+        refused: Rows and conditions whose method refuses its settings there. They will never have
+            values, so that a claim that needs them stays open.
     """
     paired = {}
     for claim in claims:
         compared = [row for row in rows if (row, claim.left.measure) not in without]
-        paired[claim] = _paired(claim, samples, compared, conditions)
+        paired[claim] = _paired(claim, samples, compared, conditions, refused)
     priors = _priors(paired)
     alpha = level / (2 * max(1, len(claims)))
     tested: dict[Claim, list[Test]] = {}
@@ -146,7 +150,8 @@ class _Pair:
     differences: tuple[float, ...]
     test_variance: float
     missing: str = ""
-    seen: bool = True  # both rows have been run
+    seen: bool = True  # both rows have been run, or one of them never will be
+    refused: bool = False
 
 
 def opponents(claim: Claim, rows: Sequence[str]) -> list[str | None]:
@@ -168,12 +173,23 @@ def _paired(
     samples: Mapping[Key, Sample],
     rows: Sequence[str],
     conditions: Sequence[str],
+    refused: Collection[tuple[str, str]],
 ) -> list[_Pair]:
-    return [
-        _pair(claim, samples, condition, opponent)
-        for condition in claim.conditions or conditions
-        for opponent in opponents(claim, rows)
-    ]
+    pairs = []
+    for condition in claim.conditions or conditions:
+        for opponent in opponents(claim, rows):
+            compared = (claim.left.row, opponent)
+            refusing = [row for row in compared if row and (row, condition) in refused]
+            if refusing:
+                pairs.append(_refused_pair(claim, condition, opponent, refusing[0]))
+            else:
+                pairs.append(_pair(claim, samples, condition, opponent))
+    return pairs
+
+
+def _refused_pair(claim: Claim, condition: str, opponent: str | None, refusing: str) -> _Pair:
+    reason = f"{refusing} refuses its settings at {condition}"
+    return _Pair(condition, claim.left.row, opponent, (), 0.0, reason, refused=True)
 
 
 def _pair(
@@ -281,9 +297,11 @@ def _decide(
 
 
 def _reason(tests: Sequence[Test], pairs: Sequence[_Pair]) -> str:
-    missing = next((pair.missing for pair in pairs if pair.missing), "")
-    if missing:
-        return missing
+    # Refusals first: what has not been run may be run later.
+    reasons = [pair.missing for pair in pairs if pair.refused]
+    reasons += [pair.missing for pair in pairs if pair.missing]
+    if reasons:
+        return reasons[0]
     if tests and all(test.difference.freedom <= 0 for test in tests):
         return "one seed says nothing about the noise of training"
     return ""

@@ -1,0 +1,179 @@
+"""The file of results: changed settings, cut and damaged lines, and two processes at once."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from equipoise.cli import app
+from equipoise.comparison.executor import Progress
+from equipoise.storage.store import RunError
+from equipoise.study.definition import load_study
+from equipoise.study.plan import plan_study
+from equipoise.study.records import append_records, drop_partial_run, read_records
+from equipoise.study.run import missing_runs, read_table, results_path, run_study
+from tests.helpers.constructed import constructed
+
+STUDY = {
+    "title": "Digits",
+    "experiment": {
+        "data": {"name": "digits", "clients": 3, "samples": 150},
+        "model": {"name": "mlp", "hidden": [4]},
+        "training": {"lr": 0.1},
+        "rounds": 1,
+    },
+    "methods": {"kdia": {"name": "kdia", "preset": "quick", "serves": ["global", "teacher"]}},
+    "conditions": {"even": {"data.partition": "iid"}},
+    "seeds": [0, 1],
+    "measures": ["average"],
+    "claims": ["kdia.teacher.average > kdia.global.average"],
+    "scales": {"paper": {"core_hours": 1}},
+}
+
+
+def write(folder, **changes):
+    path = folder / "digits.yaml"
+    path.write_text(yaml.safe_dump({**STUDY, **changes}))
+    return path
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Complete results of the study: two runs of training alone, two runs with two models."""
+    study = load_study(write(tmp_path))
+    append_records(results_path(study, "paper"), constructed(study))
+    return results_path(study, "paper")
+
+
+def with_lr(folder, lr, value):
+    """Change the learning rate of the study, and add results of this value."""
+    path = write(folder, experiment={**STUDY["experiment"], "training": {"lr": lr}})
+    study = load_study(path)
+    values = dict.fromkeys(("a", "b"), value)
+    for record in constructed(study):
+        changed = {"values": values, "test_sizes": dict.fromkeys(values, 50), "means": [value] * 3}
+        append_records(results_path(study, "paper"), [record.model_copy(update=changed)])
+    return path
+
+
+def test_after_a_change_of_settings_the_table_has_the_new_results_only(tmp_path):
+    with_lr(tmp_path, 0.1, 0.25)
+    path = with_lr(tmp_path, 0.01, 0.75)
+    table = read_table(path)
+    assert table.samples["kdia.global", "even", "average"].values == {0: 0.75, 1: 0.75}
+    assert table.outdated == 6
+    shown = CliRunner().invoke(app, ["study", str(path), "--out", str(tmp_path / "runs")])
+    assert shown.exit_code == 0, shown.output
+    assert "6 lines of" in shown.output
+    assert "belong to other settings of the study and are not shown" in shown.output
+
+
+def test_results_of_methods_that_are_not_run_now_are_no_outdated_ones(tmp_path):
+    methods = {"fedavg": "fedavg", "fedprox": "fedprox"}
+    path = write(tmp_path, methods=methods, claims=[])
+    study = load_study(path)
+    append_records(results_path(study, "paper"), constructed(study))
+    outcome = run_study(path, only=["fedavg"], out=tmp_path / "runs")
+    assert outcome.table.outdated == 0
+    assert ("fedprox", "even", "average") in outcome.table.samples
+
+
+@pytest.mark.parametrize("cut", [40, 5000], ids=["inside the line", "at its beginning"])
+def test_a_run_whose_last_line_was_cut_counts_as_missing_as_a_whole(results, cut):
+    content = results.read_bytes()
+    *_, last = content.rstrip(b"\n").split(b"\n")
+    results.write_bytes(content[: -min(cut, len(last))])
+    study = load_study(results.parents[1] / "digits.yaml")
+    plan = plan_study(study, study.scale("paper"))
+    missing = missing_runs(plan, read_records(results))
+    assert [(run.method, run.seed) for run in missing] == [("kdia", 1)]
+    drop_partial_run(results)
+    again = read_records(results)
+    assert [(record.method, record.seed) for record in again[2:]] == [("kdia", 0), ("kdia", 0)]
+    assert missing_runs(plan, again) == missing
+
+
+def test_a_cut_line_of_a_run_that_has_just_begun_leaves_the_run_before_it(results):
+    before = read_records(results)
+    with results.open("a") as file:
+        file.write('{"run":"another-s0-0123456789","meth')
+    assert read_records(results) == before
+
+
+def _set(key, value):
+    return lambda record: {**record, key: value}
+
+
+@pytest.mark.parametrize(
+    ("damage", "hint"),
+    [
+        (_set("test_sizes", {}), "test_sizes: expected every client"),
+        (_set("test_sizes", {"amazon-0": 10**30}), "test_sizes: amazon-0: expected"),
+        (_set("test_sizes", {"amazon-0": -5}), "test_sizes: amazon-0: expected"),
+        (_set("means", []), "means"),
+        (_set("rounds", [1]), "means"),
+        (_set("deviations", [0.1]), "deviations"),
+        (_set("rounds", [10**30, 2, 3]), "rounds"),
+        (_set("seed", "0"), "seed"),
+        (_set("seed", 10**400), "seed"),
+        (_set("means", [0.5, 0.5, 5.0]), "means: expected accuracies in [0, 1]"),
+        (_set("validation", -0.1), "validation: expected accuracies in [0, 1]"),
+        (_set("cost", {"seconds": float("inf")}), "cost: seconds"),
+        (_set("extra", 1), "extra: unknown key"),
+        (lambda record: 5, "expected the result of a run"),
+    ],
+)
+def test_a_doctored_line_is_named_with_what_is_wrong(results, damage, hint):
+    lines = results.read_text().splitlines()
+    lines[1] = json.dumps(damage(json.loads(lines[1])))
+    results.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RunError) as caught:
+        read_records(results)
+    assert f"{results}, line 2: " in str(caught.value)
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b"\xff\xfe{}", b""], ids=["deep", "utf", "empty"])
+def test_a_line_that_is_no_json_is_named(results, line):
+    lines = results.read_bytes().split(b"\n")
+    lines[1] = line
+    results.write_bytes(b"\n".join(lines))
+    with pytest.raises(RunError, match="line 2: expected the result of a run"):
+        read_records(results)
+
+
+def test_a_second_process_with_another_folder_of_runs_is_refused(tmp_path):
+    path = write(tmp_path, methods={"fedavg": "fedavg"}, claims=[], baselines="none", seeds=[0])
+    caught = []
+
+    def run_again():
+        try:
+            run_study(path, out=tmp_path / "second")
+        except RunError as error:
+            caught.append(str(error))
+
+    def while_running(missing, finished):
+        thread = threading.Thread(target=run_again)
+        thread.start()
+        thread.join()
+
+    outcome = run_study(path, out=tmp_path / "first", jobs=1, progress=Progress(while_running))
+    assert not outcome.failures
+    assert len(caught) == 1
+    assert f"{outcome.results} is being written by another process" in caught[0]
+
+
+def test_the_folder_of_the_page_is_created(results, tmp_path):
+    study = tmp_path / "digits.yaml"
+    page = tmp_path / "no" / "such" / "folder" / "p.md"
+    arguments = ["study", str(study), "--out", str(tmp_path / "runs"), "--page"]
+    shown = CliRunner().invoke(app, [*arguments, str(page)])
+    assert shown.exit_code == 0, shown.output
+    assert page.read_text().startswith("# Digits")
+    refused = CliRunner().invoke(app, [*arguments, str(page.parent)])
+    assert refused.exit_code != 0
+    assert "--page: expected a Markdown file" in f"{refused.output}{refused.exception}"
