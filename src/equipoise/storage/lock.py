@@ -22,17 +22,29 @@ def acquire(folder: Path) -> FileLock:
     Raises:
         RunError: If another process holds it, or the folder cannot be written.
     """
-    lock = FileLock(folder / LOCK)
+    return acquire_file(folder / LOCK, f"{folder} is being run", str(folder))
+
+
+def acquire_file(path: Path, in_use: str, subject: str) -> FileLock:
+    """Acquire the lock of a file.
+
+    Args:
+        path: The file of the lock.
+        in_use: What another process does that holds the lock, such as "runs/a is being run".
+        subject: What is locked.
+
+    Raises:
+        RunError: If another process holds it, or the file cannot be written.
+    """
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=PATIENCE, poll_interval=0.02)
     except Timeout:
-        raise RunError(
-            f"{folder} is being run by another process; wait for it to end, or stop it"
-        ) from None
+        raise RunError(f"{in_use} by another process; wait for it to end, or stop it") from None
     except OSError as error:
         raise RunError(
-            f"cannot lock {folder}: {error.strerror or error}; "
-            "it must be writable to continue the run"
+            f"cannot lock {subject}: {error.strerror or error}; it must be writable to continue "
+            "the run"
         ) from error
     return lock
 

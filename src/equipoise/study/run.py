@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from equipoise.comparison.executor import Progress, cores, execute
 from equipoise.comparison.plan import Cell
 from equipoise.runs import Run
 from equipoise.runs.result import read_result
-from equipoise.storage.lock import PATIENCE, acquire
-from equipoise.storage.store import RunError
+from equipoise.storage.lock import acquire, acquire_file
 from equipoise.study.definition import PAPER, Study, load_study
 from equipoise.study.plan import PlannedRun, Refusal, StudyPlan, plan_study
 from equipoise.study.records import (
@@ -130,35 +126,19 @@ def run_study(
     folder = Path(out) if out is not None else Path("comparisons") / f"{study.name}-{scale}"
     folder.mkdir(parents=True, exist_ok=True)
     results = results_path(study, scale)
-    with _locked(results):
-        lock = acquire(folder)
+    # Only one process may write a file of results, whatever its folder of runs is.
+    writing = acquire_file(
+        results.with_suffix(".lock"), f"{results} is being written", str(results)
+    )
+    try:
+        running = acquire(folder)
         try:
             failures = _execute(plan, folder, results, jobs, progress or Progress(), where)
         finally:
-            lock.release()
-    return StudyOutcome(_table(study, scale, whole), results, plan.refusals, failures)
-
-
-@contextmanager
-def _locked(results: Path) -> Iterator[None]:
-    """Let only one process write a file of results, whatever its folder of runs is."""
-    lock = FileLock(results.with_suffix(".lock"))
-    try:
-        results.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=PATIENCE, poll_interval=0.02)
-    except Timeout:
-        raise RunError(
-            f"{results} is being written by another process; wait for it to end, or stop it"
-        ) from None
-    except OSError as error:
-        raise RunError(
-            f"cannot lock {results}: {error.strerror or error}; its folder must be writable to "
-            "run the study"
-        ) from error
-    try:
-        yield
+            running.release()
     finally:
-        lock.release()
+        writing.release()
+    return StudyOutcome(_table(study, scale, whole), results, plan.refusals, failures)
 
 
 def missing_runs(plan: StudyPlan, records: Sequence[Record]) -> list[PlannedRun]:
