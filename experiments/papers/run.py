@@ -25,18 +25,19 @@ from equipoise.study.run import missing_runs, results_path
 FOLDER = Path(__file__).parent
 ORDER = (
     ("fedekd/retina", PAPER),
+    ("fedekd/retina-proxy", PAPER),
+    ("fedakd/table4", "small"),
     ("corefed/table1", PAPER),
     ("corefed/equations", PAPER),
-    ("fedakd/table4", "small"),
-    ("fedekd/fashion", "half"),
-    ("fedekd/fashion-gating", "half"),
-    ("fedakd/table1-fashion", "half"),
+    ("corefed/fig4", PAPER),
     ("kdia/table3-7-quick", "small"),
     ("fedequilibria/office", "small"),
     ("fedequilibria/office-t", "small"),
     ("fedequilibria/office-ablation", "small"),
     ("fedequilibria/office-controls", "small"),
-    ("corefed/fig4", PAPER),
+    ("fedekd/fashion", "half"),
+    ("fedekd/fashion-gating", "half"),
+    ("fedakd/table1-fashion", "half"),
 )
 PATIENCE = 60  # seconds in which a study that is told to stop ends
 
