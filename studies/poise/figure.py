@@ -92,14 +92,14 @@ def harm(axis: Axes, groups: Sequence[Results]) -> None:
 
 def likelihoods(axis: Axes, groups: Sequence[Results]) -> None:
     """Draw the mean negative log-likelihood, in multiples of Poise's."""
-    for method, label, colour, marker in (
-        (RIVAL, "fine-tuning", GREEN, "s"),
-        (SAME_BASE, "fine-tuning of FedAvgM", GREY, "o"),
+    for method, label, colour, marker, shift in (
+        (RIVAL, "fine-tuning", GREEN, "s", -0.12),
+        (SAME_BASE, "fine-tuning of FedAvgM", GREY, "o", 0.12),
     ):
         ratios = [
             one.by_seed(method, "nll").mean() / one.by_seed(POISE, "nll").mean() for one in groups
         ]
-        axis.plot(ratios, range(len(groups)), marker, color=colour, label=label)
+        axis.plot(ratios, np.arange(len(groups)) + shift, marker, color=colour, label=label)
     axis.axvline(1, color=BLUE, linewidth=0.8, label="Poise")
     axis.set_title("Negative log-likelihood,\nmultiples of Poise's", fontsize=9)
 

@@ -516,7 +516,9 @@ def _gap(gap: tuple[float, float, float, float]) -> str:
 
 
 def _p(value: float) -> str:
-    return f"{value:.3f}" if np.isfinite(value) else "–"
+    if not np.isfinite(value):
+        return "–"
+    return f"{value:.3f}" if value >= 0.0005 else "< 0.001"
 
 
 def _primary(groups: Sequence[Results]) -> list[str]:
