@@ -316,8 +316,10 @@ def _section(paper: str, one: StudyResults) -> list[str]:
 def _results(paper: str, table: StudyTable, scale: str) -> list[str]:
     progress = page.progress_of(table)
     runs = f"{progress.done} of {progress.planned} runs"
-    described = page.describe_scale(table.study, scale)
-    parts = [f"### At {described}: {runs}"]
+    parts = [f"### At {page.name_of_scale(scale)}: {runs}"]
+    changes = page.changes_of_scale(table.study, scale)
+    if changes:
+        parts.append(f"Changed against the paper: {changes}.")
     if table.verdicts:
         parts.append(page.markdown(page.claims_grid(table)))
     parts += [_condition(grid) for grid in page.condition_grids(table)]

@@ -12,7 +12,7 @@ from scipy import stats
 
 from equipoise.comparison.measures import Measure, measures
 from equipoise.metrics.registry import Metric
-from equipoise.study.definition import FRACTION, PAPER, Scale, Study
+from equipoise.study.definition import FRACTION, PAPER, Study
 from equipoise.study.plan import Refusal
 from equipoise.study.table import StudyTable
 from equipoise.study.verdicts import FAILS, HOLDS, OPEN, Sample, Test, Verdict
@@ -121,14 +121,21 @@ def describe_runs(table: StudyTable) -> str:
 
 def describe_scale(study: Study, name: str) -> str:
     """Return the name of a scale and the settings in which it differs from the paper's."""
+    changes = changes_of_scale(study, name)
+    return name_of_scale(name) + (f" ({changes})" if changes else "")
+
+
+def name_of_scale(name: str) -> str:
+    """Return how pages call a scale."""
+    return "the paper's own scale" if name == PAPER else f"scale `{name}`"
+
+
+def changes_of_scale(study: Study, name: str) -> str:
+    """Return the settings in which a scale differs from the paper's; empty if in none."""
     if name == PAPER:
-        return "the paper's own scale"
-    changes = _changes(study.scale(name))
-    return f"scale `{name}`" + (f" ({changes})" if changes else "")
-
-
-def _changes(scale: Scale) -> str:
-    parts = [f"{key} {value}" for key, value in scale.settings.items()]
+        return ""
+    scale = study.scale(name)
+    parts = [f"{key} {_setting(value)}" for key, value in scale.settings.items()]
     if scale.seeds is not None:
         parts.append(f"seeds {', '.join(map(str, scale.seeds))}")
     for condition, seeds in scale.seeds_at.items():
@@ -136,6 +143,13 @@ def _changes(scale: Scale) -> str:
     if scale.conditions is not None:
         parts.append(f"only {', '.join(scale.conditions)}")
     return "; ".join(parts)
+
+
+def _setting(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    parts = [str(part) if key == "name" else f"{key} {part}" for key, part in value.items()]
+    return ", ".join(parts)
 
 
 def decision_of(verdict: Verdict) -> str:
