@@ -43,6 +43,15 @@ def test_the_committed_pages_are_those_that_the_command_makes():
     assert pages.outdated(pages.make()) == [], f"run `{pages.COMMAND}`"
 
 
+def test_the_runner_of_all_tables_knows_what_is_missing(capsys, monkeypatch):
+    runner = _script("run")
+    monkeypatch.setattr(sys, "argv", ["run.py", "--list"])
+    runner.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(runner.ORDER)
+    assert "fedekd/retina (paper): 0 of 150 runs to do" in lines
+
+
 def test_without_results_pages_show_claims_printed_numbers_costs_and_commands(papers):
     files = pages.make(papers)
     assert set(files) == {"README.md", "corefed.md", "fedekd.md", "fedequilibria.md"}
