@@ -80,6 +80,12 @@ class Group:
         return (*own, *(PUBLISHED if self.published is None else self.published))
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """The labels of published rivals that the group leaves out."""
+        published = PUBLISHED if self.published is None else self.published
+        return tuple(label for label in PUBLISHED if label not in published)
+
+    @property
     def part(self) -> str:
         """The name of the part of the study under which its runs are stored."""
         return f"frozen {self.name}"
@@ -173,7 +179,7 @@ def run(budget: float, share: int = 0, shares: int = 1) -> None:
     """
     study = Study(RESULTS)
     limit = time.process_time() + 60 * budget
-    parts = (_tuning, _test, _numbers, _longer)
+    parts = (_tuning, _test, _numbers, _longer, _further)
     for work in (part(study, share, shares) for part in parts):
         for _ in work:
             if time.process_time() > limit:
@@ -262,6 +268,20 @@ def _longer(study: Study, share: int, shares: int) -> Iterator[None]:
                 change=with_validation,
                 common=dict(MEASURED),
             )
+            yield
+
+
+def _further(study: Study, share: int, shares: int) -> Iterator[None]:
+    """Run the published rivals that the protocol leaves out of a group."""
+    cells = [
+        (seed, group, setting)
+        for group in GROUPS
+        for seed in group.seeds
+        for setting in group.settings
+    ]
+    for seed, group, setting in _share_of(cells, share, shares):
+        for label in group.left_out:
+            _one(study, group, setting, label, seed)
             yield
 
 
@@ -581,6 +601,10 @@ def page() -> str:
         "",
         *_longer_table(),
         "",
+        "### Published rivals that the protocol leaves out",
+        "",
+        *_further_table(),
+        "",
         "### Regression",
         "",
         *_regression(),
@@ -625,6 +649,33 @@ def _longer_table() -> list[str]:
             cells += [", ".join(nll), f"{_ratio(results, POISE, 'steps', to=label):.2f}"]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _further_table() -> list[str]:
+    """Return the results of published rivals that the protocol leaves out of a group."""
+    lines = [
+        "| group | rival | seeds | average | below alone | significantly | NLL | steps |"
+        " Poise minus it | p, uncorrected |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    done = known(RESULTS)
+    for group in GROUPS:
+        for label in group.left_out:
+            own = (ALONE, "fedavg", POISE, label)
+            results = Results.of(replace(group, own=own, published=()), done)
+            if not results.seeds:
+                continue
+            cells = [group.name, label, str(len(results.seeds)), *_further_cells(results, label)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _further_cells(results: Results, label: str) -> list[str]:
+    if results.of_method(label) is None:
+        return ["a run diverged", "", "", "", "", "", ""]
+    _, average, _, below, significant, nll, steps, _ = _cells(results, label)
+    gap = difference(results.by_seed(POISE), results.by_seed(label))
+    return [average, below, significant, nll, steps, _gap(gap), _p(gap[3])]
 
 
 def _choices() -> list[str]:
