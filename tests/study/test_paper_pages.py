@@ -96,7 +96,9 @@ def test_a_decision_before_all_runs_are_done_is_called_preliminary(papers):
     path = papers / "fedekd" / "retina.yaml"
     shutil.copy(ROOT / "experiments" / "papers" / "fedekd" / "retina.yaml", path)
     write_constructed(load_study(path), methods=["feddyn"])
-    overview = pages.make(papers)["README.md"]
+    files = pages.make(papers)
+    overview = files["README.md"]
+    assert re.search(r"(holds|does not hold) \(preliminary\)", files["fedekd.md"])
     assert "`feddyn.change < 0`" in overview
     assert "preliminary: 30 of 120 runs" in overview
 

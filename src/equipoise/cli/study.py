@@ -121,10 +121,12 @@ def _show_plan(file: Path, scale: str, only: Sequence[str], packages: Sequence[s
 
 def _show_outcome(outcome: StudyOutcome) -> None:
     from equipoise.cli import output
+    from equipoise.study.page import decision_of, preliminary
 
     rows = []
     for verdict in outcome.table.verdicts:
-        rows.append([verdict.claim.text, verdict.decision, f"{verdict.p:.2g}", verdict.reason])
+        decision = decision_of(verdict) + preliminary(outcome.table, verdict)
+        rows.append([verdict.claim.text, decision, f"{verdict.p:.2g}", verdict.reason])
     if rows:
         output.table(["claim", "verdict", "p", "reason"], rows)
     _show_refusals(outcome.refusals)

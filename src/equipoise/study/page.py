@@ -277,7 +277,8 @@ def _decimals(column: Mapping[str, Any]) -> int:
     numbers = []
     for value in column.values():
         numbers += value if isinstance(value, list) else [value]
-    return max(len(f"{number:.6f}".rstrip("0").partition(".")[2]) for number in numbers)
+    digits = [len(f"{number:.6f}".rstrip("0").partition(".")[2]) for number in numbers]
+    return max(digits, default=0)
 
 
 def _ours(sample: Sample | None, column: Measure) -> str:
