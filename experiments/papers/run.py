@@ -11,7 +11,6 @@ that a run which stands in two tables is computed once. The data sets must be av
 from __future__ import annotations
 
 import argparse
-import signal
 import subprocess
 import sys
 import time
@@ -66,7 +65,8 @@ def run(name: str, scale: str, runs: Path, jobs: int, seconds: float) -> None:
     try:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
+        # Not SIGINT: a process that a script starts in the background ignores it.
+        process.terminate()
         try:
             process.wait(timeout=PATIENCE)
         except subprocess.TimeoutExpired:

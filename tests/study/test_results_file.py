@@ -177,3 +177,46 @@ def test_the_folder_of_the_page_is_created(results, tmp_path):
     refused = CliRunner().invoke(app, [*arguments, str(page.parent)])
     assert refused.exit_code != 0
     assert "--page: expected a Markdown file" in f"{refused.output}{refused.exception}"
+
+
+def in_another_study(folder, **changes):
+    """Write a study with the runs of `STUDY` under another row and condition."""
+    row = {"teacher": STUDY["methods"]["kdia"]}
+    names = {"methods": row, "conditions": {"iid": {"data.partition": "iid"}}}
+    path = folder / "other.yaml"
+    claims = ["teacher.teacher.average > teacher.global.average"]
+    path.write_text(yaml.safe_dump({**STUDY, **names, "claims": claims, **changes}))
+    return path
+
+
+def test_results_of_another_study_in_the_folder_are_not_run_again(results, tmp_path):
+    path = in_another_study(tmp_path)
+    copied = run_study(path, out=tmp_path / "runs").table
+    assert not list((tmp_path / "runs").glob("*/run.db"))
+    original = read_table(tmp_path / "digits.yaml")
+    for model in ("global", "teacher"):
+        values = copied.samples[f"teacher.{model}", "iid", "average"].values
+        assert values == original.samples[f"kdia.{model}", "even", "average"].values
+    assert {record.baseline for record in copied.records_of("teacher", "iid")} == {
+        record.run for record in copied.records_of("standalone", "iid")
+    }
+
+
+def test_a_damaged_file_of_another_study_is_left_to_that_study(results, tmp_path):
+    results.write_text("damaged\n")
+    path = in_another_study(tmp_path, seeds=[0], baselines="none")
+    assert run_study(path, out=tmp_path / "runs").table.records
+
+
+def test_results_of_other_settings_in_the_folder_are_not_taken(results, tmp_path):
+    experiment = {**STUDY["experiment"], "training": {"lr": 0.2}}
+    path = in_another_study(tmp_path, experiment=experiment, seeds=[0], baselines="none")
+    run_study(path, out=tmp_path / "runs")
+    assert list((tmp_path / "runs").glob("*/run.db"))
+
+
+def test_the_first_seed_of_all_rows_runs_first(tmp_path):
+    order = []
+    progress = Progress(on_end=lambda cell, failure: order.append(cell.seed))
+    run_study(write(tmp_path), out=tmp_path / "runs", jobs=1, progress=progress)
+    assert order == [0, 0, 1, 1]

@@ -153,6 +153,17 @@ def _record(planned: PlannedRun, run: Run, result: RunResult, model: ModelResult
     )
 
 
+def copy_for(planned: PlannedRun, record: Record) -> Record:
+    """Return the result of a run as the result of the same run in another study.
+
+    Args:
+        planned: The run in the other study.
+        record: Its result in this one.
+    """
+    names = {"method": planned.method, "condition": planned.condition, "seed": planned.seed}
+    return record.model_copy(update={**names, "baseline": planned.baseline})
+
+
 def _by_group(model: ModelResult) -> dict[str, float]:
     """Return the numbers by group of samples; none without groups."""
     return {} if model.groups is None else model.groups.aggregates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from equipoise.comparison.plan import Cell
 from equipoise.runs import Run
 from equipoise.runs.result import read_result
 from equipoise.storage.lock import acquire, acquire_file
+from equipoise.storage.store import RunError
 from equipoise.study.definition import PAPER, Study, load_study
 from equipoise.study.plan import PlannedRun, Refusal, StudyPlan, plan_study
 from equipoise.study.records import (
     Record,
     append_records,
+    copy_for,
     drop_partial_run,
     read_records,
     records_of,
@@ -104,7 +107,8 @@ def run_study(
     """Run what is missing of a study, and return its table.
 
     The results of a run are written when it has finished, so a killed study continues where it
-    stopped. Runs whose results are in the file are not run again, even if their folders are gone.
+    stopped. Runs whose results are in the file, or in that of another study in the same folder, are
+    not run again, even if their folders are gone. The first seed of all rows runs first.
 
     Args:
         path: The study's file.
@@ -156,7 +160,10 @@ def _execute(
     where: Mapping[str, Any] | None,
 ) -> dict[str, str]:
     drop_partial_run(results)
+    _copy_known_results(plan, results)
     missing = missing_runs(plan, read_records(results))
+    # One seed of every row tells more than every seed of one row.
+    missing.sort(key=lambda run: run.seed)
     by_name: dict[str, list[PlannedRun]] = {}
     for run in missing:
         by_name.setdefault(run.cell.name, []).append(run)
@@ -174,6 +181,26 @@ def _execute(
         if name not in failures:
             _record(runs, folder / name, results)
     return failures
+
+
+def _copy_known_results(plan: StudyPlan, results: Path) -> None:
+    """Copy results that other studies have in the same folder.
+
+    A run may stand in several tables of a paper. Its name follows from all its settings, so it need
+    not be run again, even if its folder is gone.
+    """
+    missing = missing_runs(plan, read_records(results))
+    names = {run.cell.name for run in missing}
+    known: dict[str, dict[str, Record]] = {}  # run -> served model -> result
+    for path in sorted(results.parent.glob("*.jsonl")):
+        # A damaged file is reported when its own study is run.
+        with suppress(RunError):
+            for record in read_records(path):
+                if record.run in names:
+                    known.setdefault(record.run, {})[record.model] = record
+    for run in missing:
+        if run.cell.name in known:
+            append_records(results, [copy_for(run, r) for r in known[run.cell.name].values()])
 
 
 def _record(runs: Sequence[PlannedRun], folder: Path, results: Path) -> None:
