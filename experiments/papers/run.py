@@ -28,15 +28,15 @@ ORDER = (
     ("fedakd/table4", "small"),
     ("corefed/table1", PAPER),
     ("corefed/equations", PAPER),
-    ("corefed/fig4", PAPER),
     ("kdia/table3-7-quick", "small"),
-    ("fedequilibria/office", "small"),
-    ("fedequilibria/office-t", "small"),
     ("fedequilibria/office-ablation", "small"),
+    ("fedequilibria/office-t", "small"),
+    ("fedequilibria/office", "small"),
     ("fedequilibria/office-controls", "small"),
     ("fedekd/fashion", "half"),
     ("fedekd/fashion-gating", "half"),
     ("fedakd/table1-fashion", "half"),
+    ("corefed/fig4", PAPER),
 )
 PATIENCE = 60  # seconds in which a study that is told to stop ends
 
