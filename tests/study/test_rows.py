@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import yaml
@@ -12,7 +10,7 @@ from equipoise.experiment import ConfigurationError
 from equipoise.study.definition import load_study
 from equipoise.study.plan import plan_study
 from equipoise.study.records import Record
-from equipoise.study.table import StudyTable, measure, test_variance
+from equipoise.study.table import StudyTable, measure, redraw
 from equipoise.study.verdicts import OPEN
 
 STUDY = {
@@ -139,13 +137,45 @@ def test_selecting_without_validation_data_is_a_refusal_of_that_method_only(tmp_
     assert "validation" in plan.refusals[0].reason
 
 
+def own_sets(one):
+    return {client: client for client in one.values}
+
+
 def test_clients_that_share_a_test_set_have_the_sampling_error_of_one_set():
     one = record("fedavg", 0, [0.6], values=(0.6, 0.6))
     variance = 0.6 * 0.4 / 100
-    assert test_variance(one, None, "average", shared=True) == pytest.approx(variance, rel=0.3)
-    assert test_variance(one, None, "average") == pytest.approx(variance / 2, rel=0.3)
-    assert test_variance(one, None, "best_average", shared=True) > 0
-    assert math.isnan(test_variance(one, None, "speed_up"))
+    shared = dict.fromkeys(one.values, "global")
+    together = np.var(redraw(one, None, "average", shared))
+    assert together == pytest.approx(variance, rel=0.3)
+    apart = np.var(redraw(one, None, "average", own_sets(one)))
+    assert apart == pytest.approx(variance / 2, rel=0.3)
+    assert np.var(redraw(one, None, "best_average", shared)) > 0
+    assert redraw(one, None, "speed_up", shared) is None
+
+
+@pytest.mark.parametrize("column", ["average", "std", "worst"])
+def test_clients_of_one_domain_share_its_test_set_and_domains_do_not(column):
+    """Two domains with two clients each; the reference draws one test set for each domain."""
+    accuracies = {"amazon-0": 0.6, "amazon-1": 0.6, "dslr-0": 0.8, "dslr-1": 0.8}
+    domains = {client: client.partition("-")[0] for client in accuracies}
+    sizes = dict.fromkeys(accuracies, 100)
+    changes = {"values": accuracies, "test_sizes": sizes, "groups": domains}
+    one = record("fedavg", 0, [0.5]).model_copy(update=changes)
+    rng = np.random.default_rng(0)
+    amazon, dslr = rng.binomial(100, 0.6, 4000) / 100, rng.binomial(100, 0.8, 4000) / 100
+    drawn = np.stack([amazon, amazon, dslr, dslr])
+    reduce = {"average": np.mean, "std": np.std, "worst": np.min}[column]
+    expected = np.var(reduce(drawn, axis=0))
+    assert np.var(redraw(one, None, column, domains)) == pytest.approx(expected, rel=0.3)
+
+
+def test_errors_of_training_alone_cancel_between_rows_that_are_compared_with_it():
+    alone = record("standalone", 0, [0.5], values=(0.5, 0.6))
+    rows = [record(name, 0, [0.5], values=(0.7, 0.8)) for name in ("fedavg", "fedprox")]
+    changes = [redraw(one, alone, "change", own_sets(one)) for one in rows]
+    averages = [redraw(one, None, "average", own_sets(one)) for one in rows]
+    np.testing.assert_allclose(changes[0] - changes[1], averages[0] - averages[1], atol=1e-12)
+    assert np.var(changes[0]) > 1.5 * np.var(averages[0])
 
 
 @pytest.mark.parametrize(
@@ -169,4 +199,5 @@ def test_sampling_errors_are_those_of_tables_drawn_anew(column):
         return one.model_copy(update={"values": values})
 
     reference = np.var([measure(drawn(together), drawn(alone), column) for _ in range(400)])
-    assert test_variance(together, alone, column) == pytest.approx(reference, rel=0.35)
+    variance = np.var(redraw(together, alone, column, own_sets(together)))
+    assert variance == pytest.approx(reference, rel=0.35)

@@ -17,12 +17,15 @@ ROWS = ["a", "b", "c", "d", "e"]
 
 def table(values, variance=0.0):
     """(row, condition) -> list of values by seed, as samples of the measure `average`."""
-    return {
-        (row, condition, "average"): Sample(
-            dict(enumerate(numbers)), dict.fromkeys(range(len(numbers)), variance)
-        )
-        for (row, condition), numbers in values.items()
-    }
+    rng = np.random.default_rng(0)
+    samples = {}
+    for (row, condition), numbers in values.items():
+        draws = {
+            seed: number + rng.normal(0, np.sqrt(variance), 500)
+            for seed, number in enumerate(numbers)
+        }
+        samples[row, condition, "average"] = Sample(dict(enumerate(numbers)), draws)
+    return samples
 
 
 def decision(text, samples, conditions=("x",), rows=ROWS, **options):
@@ -158,6 +161,29 @@ def test_without_a_prior_the_test_is_the_paired_t_test_of_scipy():
     assert difference.p_above() == pytest.approx(expected)
     interval = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert difference.interval() == pytest.approx((interval.low, interval.high))
+
+
+def test_intervals_over_seeds_that_share_a_test_set_cover_the_true_difference():
+    """Three seeds, few degrees of freedom; the error of the test set is the same in all seeds."""
+    rng = np.random.default_rng(10)
+    prior = Prior(0.01**2, 4)
+    for of_test in (0.002, 0.01, 0.03):
+        covered = []
+        for _ in range(4000):
+            differences = rng.normal(0, of_test) + rng.normal(0, 0.01, 3)
+            # The prior is an estimate with four degrees of freedom itself.
+            estimated = Prior(prior.variance * rng.chisquare(4) / 4, 4)
+            low, high = moderated(differences, estimated, of_test**2, fixed_test=True).interval()
+            covered.append(low <= 0 <= high)
+        assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
+
+
+def test_a_known_error_of_the_test_set_leaves_few_seeds_enough_freedom():
+    values = [0.10, 0.11, 0.09]
+    small = moderated(values, Prior(float("nan"), 0.0), 1e-8, fixed_test=True)
+    large = moderated(values, Prior(float("nan"), 0.0), 1e-2, fixed_test=True)
+    assert small.freedom == pytest.approx(2, rel=0.01)
+    assert large.freedom > 1000
 
 
 def test_variances_that_are_alike_are_worth_many_degrees_of_freedom():

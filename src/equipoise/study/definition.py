@@ -283,10 +283,15 @@ class Study:
         return with_settings(self.file.experiment, settings)
 
     @property
+    def test(self) -> str:
+        """The setting `data.test`, such as "global"; empty if it is not set."""
+        data = self.file.experiment.get("data", {})
+        return str(data.get("test", "")) if isinstance(data, Mapping) else ""
+
+    @property
     def fixed_test(self) -> bool:
         """True if all seeds are tested on the same samples: the data set's official test parts."""
-        data = self.file.experiment.get("data", {})
-        return isinstance(data, Mapping) and data.get("test") in OFFICIAL_TESTS
+        return self.test in OFFICIAL_TESTS
 
 
 def load_study(path: Path | str, allow_imports: Iterable[str] = ()) -> Study:

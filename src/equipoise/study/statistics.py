@@ -137,7 +137,12 @@ def moderated(
     else:
         variance = own_variance
     if fixed_test:
-        return Difference(mean, math.sqrt(variance / len(values) + test_variance), freedom)
+        of_mean = variance / len(values)
+        squared_error = of_mean + test_variance
+        if of_mean > 0:
+            # The error of the test set is known from its size (Welch-Satterthwaite).
+            freedom *= (squared_error / of_mean) ** 2
+        return Difference(mean, math.sqrt(squared_error), freedom)
     return Difference(mean, math.sqrt(max(variance, test_variance) / len(values)), freedom)
 
 

@@ -23,7 +23,7 @@ from equipoise.study.plan import Refusal
 from equipoise.study.records import Record
 from equipoise.study.verdicts import Key, Sample, Verdict, judge
 
-DRAWS = 200
+DRAWS = 1000
 OF_CURVES = ("best_round", "rounds_to_target", "speed_up")  # no known sampling error
 NAN = float("nan")
 
@@ -135,7 +135,7 @@ class StudyTable:
 
     def _sample(self, records: Sequence[Record], column: str) -> Sample:
         values = {}
-        variances = {}
+        draws = {}
         undefined = []
         for record in records:
             value = self._value(record, column)
@@ -145,10 +145,18 @@ class StudyTable:
             values[record.seed] = value
             if column in self._claimed:
                 baseline = self._alone.get(record.baseline)
-                variance = test_variance(record, baseline, column, self.study.fixed_test)
-                if math.isfinite(variance):
-                    variances[record.seed] = variance
-        return Sample(values, variances, tuple(undefined))
+                drawn = redraw(record, baseline, column, self._test_sets(record))
+                if drawn is not None:
+                    draws[record.seed] = drawn
+        return Sample(values, draws, tuple(undefined))
+
+    def _test_sets(self, record: Record) -> dict[str, str]:
+        """Return the name of each client's test set; clients may share one."""
+        if self.study.test == "global":
+            return dict.fromkeys(record.values, "global")
+        if self.study.test == "site":
+            return {client: record.groups.get(client, client) for client in record.values}
+        return {client: client for client in record.values}
 
     def _value(self, record: Record, column: str) -> float:
         if column == "rounds_to_target":
@@ -224,35 +232,34 @@ def measure(record: Record, baseline: Record | None, column: str) -> float:
     return _measure(record, _values(record), alone, column)
 
 
-def test_variance(
-    record: Record, baseline: Record | None, column: str, shared: bool = False
-) -> float:
-    """Return the variance of a number that finite test sets alone bring about.
+def redraw(
+    record: Record, baseline: Record | None, column: str, test_sets: Mapping[str, str]
+) -> np.ndarray | None:
+    """Return what a number could have been with other test samples of the same numbers.
 
-    Accuracies are drawn anew from binomial distributions, those of training alone independently.
-    Other metrics have no known distribution: NaN. So have costs and distances.
+    Accuracies are drawn anew from binomial distributions: those of training alone in the same way
+    for every row that is compared with it, so that its errors cancel between rows as they do in
+    the table. Other metrics have no known distribution: None. So have costs and distances.
 
     Args:
         record: The result that the number is about.
         baseline: The result of training alone, for changes.
         column: The measure, with a group of clients in brackets or without.
-        shared: True if all clients have one test set. Their errors then move together, which
-            makes the variance of an average largest.
+        test_sets: Client -> name of its test set. Errors of clients that share one move together,
+            which makes the variance of an average largest.
+
+    Returns:
+        The number by draw, NaN where it does not exist.
     """
     if record.metric != "accuracy" or any(size < 1 for size in record.test_sizes.values()):
-        return NAN
+        return None
     name = column.partition("[")[0]
     if name in record.cost or name in OF_CURVES:
-        return NAN
+        return None
     if name == "best_average":
         name = "average"  # the same samples at another round
     clients = [client for client in record.values if _in_group(record, client, column)]
-    drawn = _redrawn_measure(record, baseline, clients, name, shared)
-    finite = drawn[np.isfinite(drawn)]
-    return float(np.var(finite, ddof=1)) if len(finite) > DRAWS // 2 else NAN
-
-
-test_variance.__test__ = False  # type: ignore[attr-defined]  # no test case of pytest
+    return _redrawn_measure(record, baseline, clients, name, test_sets)
 
 
 def _in_group(record: Record, client: str, column: str) -> bool:
@@ -261,12 +268,13 @@ def _in_group(record: Record, client: str, column: str) -> bool:
 
 
 def _redrawn_measure(
-    record: Record, baseline: Record | None, clients: Sequence[str], name: str, shared: bool
+    record: Record,
+    baseline: Record | None,
+    clients: Sequence[str],
+    name: str,
+    test_sets: Mapping[str, str],
 ) -> np.ndarray:
     """Return one number of a table for each draw of accuracies; NaN where it does not exist."""
-    # The same draws in every process: the noise must not depend on the order of calls.
-    digest = hashlib.blake2b(f"{record.run} {record.model}".encode(), digest_size=8)
-    rng = np.random.default_rng(int.from_bytes(digest.digest(), "big"))
     values = _values(record)
     alone = {} if baseline is None else _values(baseline)
     if name in AGAINST_ALONE:
@@ -274,30 +282,31 @@ def _redrawn_measure(
     clients = [client for client in clients if math.isfinite(values[client])]
     if not clients:
         return np.full(DRAWS, NAN)
-    together = _draws(rng, values, record.test_sizes, clients, shared)
+    together = _draws(record, clients, test_sets)
     if name in _LEVELS:
         return _LEVELS[name](together)
     if baseline is None or name not in AGAINST_ALONE:
         return np.full(DRAWS, NAN)
-    before = _draws(rng, alone, baseline.test_sizes, clients, shared)
+    before = _draws(baseline, clients, test_sets)
     return _correlations(before, together) if name == "cf" else _CHANGES[name](together - before)
 
 
-def _draws(
-    rng: np.random.Generator,
-    values: Mapping[str, float],
-    sizes: Mapping[str, int],
-    clients: Sequence[str],
-    shared: bool,
-) -> np.ndarray:
-    """Return accuracies drawn anew: draws x clients."""
-    counts = np.array([sizes[client] for client in clients])
+def _draws(record: Record, clients: Sequence[str], test_sets: Mapping[str, str]) -> np.ndarray:
+    """Return accuracies of a result drawn anew: draws x clients."""
+    # The same draws in every process: the noise must not depend on the order of calls.
+    digest = hashlib.blake2b(f"{record.run} {record.model}".encode(), digest_size=8)
+    rng = np.random.default_rng(int.from_bytes(digest.digest(), "big"))
+    values = _values(record)
+    counts = np.array([record.test_sizes[client] for client in clients])
     accuracies = np.clip([values[client] for client in clients], 0.0, 1.0)
-    if shared:
-        # One uniform number for all clients: their quantiles rise and fall together.
-        correct = stats.binom.ppf(rng.uniform(size=(DRAWS, 1)), counts, accuracies)
-    else:
+    names = list(dict.fromkeys(test_sets[client] for client in clients))
+    if len(names) == len(clients):
         correct = rng.binomial(counts, accuracies, size=(DRAWS, len(clients)))
+    else:
+        # One uniform number for each test set: quantiles of its clients rise and fall together.
+        own = [names.index(test_sets[client]) for client in clients]
+        uniform = rng.uniform(size=(DRAWS, len(names)))[:, own]
+        correct = stats.binom.ppf(uniform, counts, accuracies)
     drawn: np.ndarray = correct / counts
     return drawn
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+import numpy as np
 
 from equipoise.study.claims import EVERY_OTHER, Claim, Quantity
 from equipoise.study.statistics import Difference, Prior, fit_prior, holm, moderated
@@ -32,14 +34,14 @@ class Sample:
 
     Attributes:
         values: Seed -> value.
-        variances: Seed -> variance of the value that finite test sets alone bring about; seeds
-            without an estimate are absent.
+        draws: Seed -> what the value could have been with other test samples of the same number;
+            seeds without an estimate are absent.
         undefined: Seeds whose run has no value: its model diverged, or the measure does not
             exist there. Leaving them out could favour a row, so that a claim about it stays open.
     """
 
     values: Mapping[int, float]
-    variances: Mapping[int, float]
+    draws: Mapping[int, np.ndarray] = field(compare=False)
     undefined: Sequence[int] = ()
 
 
@@ -208,16 +210,30 @@ def _pair(
     variances = []
     for seed in seeds:
         other = claim.offset
-        variance = left.variances.get(seed, 0.0)
         if right is not None:
             other += right.values[seed]
-            # Errors of two models on the same samples are positively correlated as a rule. Their
-            # correlation is not known from stored values, so the sum is an upper bound.
-            variance += right.variances.get(seed, 0.0)
         differences.append(sign * (left.values[seed] - other))
-        variances.append(variance)
+        variances.append(_test_variance(left, right, seed))
     test_variance = sum(variances) / len(variances) if variances else 0.0
     return _Pair(condition, claim.left.row, opponent, tuple(differences), test_variance)
+
+
+def _test_variance(left: Sample, right: Sample | None, seed: int) -> float:
+    """Return the variance of one seed's difference that finite test sets alone bring about.
+
+    Errors of two models on the same samples are positively correlated as a rule. Their correlation
+    is not known from stored values. Their draws are independent, which is an upper bound.
+    """
+    drawn = left.draws.get(seed)
+    other = None if right is None else right.draws.get(seed)
+    if drawn is None or other is None:
+        differences = drawn if other is None else other
+    else:
+        differences = drawn - other
+    if differences is None:
+        return 0.0
+    finite = differences[np.isfinite(differences)]
+    return float(finite.var(ddof=1)) if len(finite) > len(differences) // 2 else 0.0
 
 
 def _seen(
