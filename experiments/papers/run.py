@@ -27,6 +27,7 @@ ORDER = (
     ("fedekd/retina-proxy", PAPER),
     ("fedakd/table4", "small"),
     ("corefed/table1", PAPER),
+    ("corefed/ablation", PAPER),
     ("corefed/equations", PAPER),
     ("kdia/table3-7-quick", "small"),
     ("fedequilibria/office-ablation", "small"),
