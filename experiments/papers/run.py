@@ -19,7 +19,7 @@ from pathlib import Path
 from equipoise.study.definition import PAPER, load_study
 from equipoise.study.plan import plan_study
 from equipoise.study.records import read_records
-from equipoise.study.run import missing_runs, results_path
+from equipoise.study.run import known_results, missing_runs, results_path
 
 FOLDER = Path(__file__).parent
 ORDER = (
@@ -46,7 +46,8 @@ def missing(name: str, scale: str) -> tuple[int, int]:
     """Return how many runs of a study are missing, and how many it has."""
     study = load_study(FOLDER / f"{name}.yaml")
     plan = plan_study(study, study.scale(scale))
-    records = read_records(results_path(study, scale))
+    results = results_path(study, scale)
+    records = [*read_records(results), *known_results(plan, results)]
     return len(missing_runs(plan, records)), len(plan.runs)
 
 

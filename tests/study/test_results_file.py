@@ -191,7 +191,12 @@ def in_another_study(folder, **changes):
 
 def test_results_of_another_study_in_the_folder_are_not_run_again(results, tmp_path):
     path = in_another_study(tmp_path)
-    copied = run_study(path, out=tmp_path / "runs").table
+    plan = CliRunner().invoke(app, ["study", str(path), "--dry-run"])
+    assert "0 of 4 runs to do" in plan.output
+    numbers = []
+    progress = Progress(on_plan=lambda missing, finished: numbers.append((len(missing), finished)))
+    copied = run_study(path, out=tmp_path / "runs", progress=progress).table
+    assert numbers == [(0, 4)]
     assert not list((tmp_path / "runs").glob("*/run.db"))
     original = read_table(tmp_path / "digits.yaml")
     for model in ("global", "teacher"):

@@ -102,12 +102,13 @@ def _show_plan(file: Path, scale: str, only: Sequence[str], packages: Sequence[s
     from equipoise.cli import output
     from equipoise.study.definition import load_study
     from equipoise.study.plan import plan_study
-    from equipoise.study.run import missing_runs, stored_table
+    from equipoise.study.run import known_results, missing_runs, results_path, stored_table
 
     study = load_study(file, packages)
     plan = plan_study(study, study.scale(scale), only)
     table = stored_table(study, scale)
-    missing = missing_runs(plan, table.records)
+    known = known_results(plan, results_path(study, scale))
+    missing = missing_runs(plan, [*table.records, *known])
     rows = [[run.method, run.condition, run.seed, run.cell.name] for run in missing]
     output.table(["method", "condition", "seed", "folder"], rows)
     _show_refusals(plan.refusals)

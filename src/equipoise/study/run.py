@@ -160,7 +160,7 @@ def _execute(
     where: Mapping[str, Any] | None,
 ) -> dict[str, str]:
     drop_partial_run(results)
-    _copy_known_results(plan, results)
+    append_records(results, known_results(plan, results))
     missing = missing_runs(plan, read_records(results))
     # One seed of every row tells more than every seed of one row.
     missing.sort(key=lambda run: run.seed)
@@ -174,7 +174,13 @@ def _execute(
         progress.on_end(cell, failure)
 
     cells = list({run.cell.name: run.cell for run in missing}.values())
-    recording = Progress(progress.on_plan, progress.on_round, record)
+    number = len({run.cell.name for run in plan.runs})
+
+    def announce(to_do: Sequence[Cell], finished: int) -> None:
+        # Also runs without a folder count as finished if their results are known.
+        progress.on_plan(to_do, number - len(to_do))
+
+    recording = Progress(announce, progress.on_round, record)
     failures = execute(cells, folder, jobs or cores(), recording, where)
     # Runs that had finished before, without their results having been written.
     for name, runs in list(by_name.items()):
@@ -183,11 +189,15 @@ def _execute(
     return failures
 
 
-def _copy_known_results(plan: StudyPlan, results: Path) -> None:
-    """Copy results that other studies have in the same folder.
+def known_results(plan: StudyPlan, results: Path) -> list[Record]:
+    """Return results of missing runs that other studies have in the same folder.
 
     A run may stand in several tables of a paper. Its name follows from all its settings, so it need
     not be run again, even if its folder is gone.
+
+    Args:
+        plan: The plan of the study.
+        results: The file of its results.
     """
     missing = missing_runs(plan, read_records(results))
     names = {run.cell.name for run in missing}
@@ -198,9 +208,9 @@ def _copy_known_results(plan: StudyPlan, results: Path) -> None:
             for record in read_records(path):
                 if record.run in names:
                     known.setdefault(record.run, {})[record.model] = record
-    for run in missing:
-        if run.cell.name in known:
-            append_records(results, [copy_for(run, r) for r in known[run.cell.name].values()])
+    return [
+        copy_for(run, record) for run in missing for record in known.get(run.cell.name, {}).values()
+    ]
 
 
 def _record(runs: Sequence[PlannedRun], folder: Path, results: Path) -> None:
