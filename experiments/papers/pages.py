@@ -128,7 +128,8 @@ def figure_path(paper: str, table: StudyTable, scale: str, name: str) -> str:
     )
     digest = hashlib.blake2b(shown.encode(), digest_size=4)
     for record in table.records:
-        digest.update(record.model_dump_json().encode())
+        # Without defaults, so that a new kind of number leaves the names of older figures.
+        digest.update(record.model_dump_json(exclude_defaults=True).encode())
     return f"{FIGURES}/{paper}-{table.study.name}-{scale}-{name}-{digest.hexdigest()}.svg"
 
 
