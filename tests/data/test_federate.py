@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,22 @@ def test_a_shared_test_set_is_the_official_one_and_no_client_has_it() -> None:
     assert federation.test.sizes.sum() == 0
     with pytest.raises(ValueError, match="would train on it"):
         federate(DataConfig(test="global", pool="all"), 1, data)
+
+
+def test_a_federation_tells_whose_samples_clients_are_tested_on() -> None:
+    """Verdicts of studies need it: the error of a test set that all seeds share is not averaged."""
+    official = pictures()
+    plain = from_arrays(np.random.default_rng(0).normal(size=(50, 2)), np.arange(50) % 5)
+    own = replace(official, keeps_parts=True)  # as a user's folder with train and test
+    cases = [
+        (plain, "local", "local"),
+        (plain, "global", "drawn"),
+        (official, "local", "local"),
+        (official, "global", "global"),
+        (own, "local", "global"),
+    ]
+    for data, asked, told in cases:
+        assert federate(DataConfig(clients=2, test=asked), 1, data).metadata["test"] == told
 
 
 def test_without_an_official_split_a_shared_test_set_is_set_aside() -> None:

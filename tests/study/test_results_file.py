@@ -13,9 +13,16 @@ from equipoise.cli import app
 from equipoise.comparison.executor import Progress
 from equipoise.storage.store import RunError
 from equipoise.study.definition import load_study
+from equipoise.study.page import progress_of
 from equipoise.study.plan import plan_study
 from equipoise.study.records import append_records, drop_partial_run, read_records
-from equipoise.study.run import missing_runs, read_table, results_path, run_study
+from equipoise.study.run import (
+    known_results,
+    missing_runs,
+    read_table,
+    results_path,
+    run_study,
+)
 from tests.helpers.constructed import constructed
 
 STUDY = {
@@ -211,6 +218,30 @@ def test_a_damaged_file_of_another_study_is_left_to_that_study(results, tmp_path
     results.write_text("damaged\n")
     path = in_another_study(tmp_path, seeds=[0], baselines="none")
     assert run_study(path, out=tmp_path / "runs").table.records
+
+
+def test_a_run_is_copied_only_with_all_models_that_rows_name(results, tmp_path):
+    lines = [line for line in results.read_text().splitlines() if '"model":"teacher"' not in line]
+    results.write_text("\n".join(lines) + "\n")
+    study = load_study(in_another_study(tmp_path))
+    plan = plan_study(study, study.scale("paper"))
+    known = known_results(plan, results_path(study, "paper"))
+    assert {record.method for record in known} == {"standalone"}
+    one_row = {"row": {"name": "kdia", "preset": "quick", "serves": ["global"]}}
+    claims = ["row.global.average > 0"]
+    study = load_study(in_another_study(tmp_path, methods=one_row, claims=claims))
+    plan = plan_study(study, study.scale("paper"))
+    known = known_results(plan, results_path(study, "paper"))
+    assert {record.method for record in known} == {"standalone", "row"}
+
+
+def test_a_run_without_a_model_that_a_row_names_is_missing(results, tmp_path):
+    lines = [line for line in results.read_text().splitlines() if '"model":"teacher"' not in line]
+    results.write_text("\n".join(lines) + "\n")
+    study = load_study(tmp_path / "digits.yaml")
+    missing = missing_runs(plan_study(study, study.scale("paper")), read_records(results))
+    assert {run.method for run in missing} == {"kdia"}
+    assert not progress_of(read_table(study.path)).complete
 
 
 def test_results_of_other_settings_in_the_folder_are_not_taken(results, tmp_path):

@@ -37,4 +37,4 @@ def test_brackets_name_a_group_or_a_single_client() -> None:
 
 
 def test_the_official_test_part_of_every_site_is_the_same_in_all_seeds() -> None:
-    assert load_study(STUDY).fixed_test
+    assert load_study(STUDY).test("heart") == "site"

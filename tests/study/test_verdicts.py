@@ -9,13 +9,13 @@ import pytest
 from scipy import stats
 
 from equipoise.study.claims import parse_claim
-from equipoise.study.statistics import Prior, fit_prior, holm, moderated
+from equipoise.study.statistics import Difference, Prior, fit_prior, holm, moderated
 from equipoise.study.verdicts import FAILS, HOLDS, OPEN, Sample, judge
 
 ROWS = ["a", "b", "c", "d", "e"]
 
 
-def table(values, variance=0.0):
+def table(values, variance=0.0, fixed_test=False):
     """(row, condition) -> list of values by seed, as samples of the measure `average`."""
     rng = np.random.default_rng(0)
     samples = {}
@@ -24,7 +24,9 @@ def table(values, variance=0.0):
             seed: number + rng.normal(0, np.sqrt(variance), 500)
             for seed, number in enumerate(numbers)
         }
-        samples[row, condition, "average"] = Sample(dict(enumerate(numbers)), draws)
+        samples[row, condition, "average"] = Sample(
+            dict(enumerate(numbers)), draws, fixed_test=fixed_test
+        )
     return samples
 
 
@@ -95,8 +97,8 @@ def test_small_test_sets_widen_what_identical_seeds_suggest():
     values = {("a", "x"): [0.80, 0.801, 0.799], ("b", "x"): [0.78, 0.781, 0.7795]}
     assert decision("a.average > b.average", table(values, variance=1e-6)).decision == HOLDS
     assert decision("a.average > b.average", table(values, variance=0.01)).decision == OPEN
-    fixed = decision("a.average > b.average", table(values, variance=1e-4), fixed_test=True)
-    assert fixed.decision == OPEN
+    fixed = table(values, variance=1e-4, fixed_test=True)
+    assert decision("a.average > b.average", fixed).decision == OPEN
 
 
 def test_missing_rows_and_diverged_values_leave_a_claim_open_with_the_reason():
@@ -163,27 +165,34 @@ def test_without_a_prior_the_test_is_the_paired_t_test_of_scipy():
     assert difference.interval() == pytest.approx((interval.low, interval.high))
 
 
-def test_intervals_over_seeds_that_share_a_test_set_cover_the_true_difference():
-    """Three seeds, few degrees of freedom; the error of the test set is the same in all seeds."""
-    rng = np.random.default_rng(10)
-    prior = Prior(0.01**2, 4)
-    for of_test in (0.002, 0.01, 0.03):
-        covered = []
-        for _ in range(4000):
-            differences = rng.normal(0, of_test) + rng.normal(0, 0.01, 3)
-            # The prior is an estimate with four degrees of freedom itself.
-            estimated = Prior(prior.variance * rng.chisquare(4) / 4, 4)
-            low, high = moderated(differences, estimated, of_test**2, fixed_test=True).interval()
-            covered.append(low <= 0 <= high)
-        assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
+@pytest.mark.parametrize("freedom", [2, 6])
+@pytest.mark.parametrize("of_test", [0.1, 1.0, 3.0])
+def test_errors_of_seeds_and_of_a_shared_test_set_keep_every_level(freedom, of_test):
+    """Three seeds without or with a prior; the correction for many claims needs small levels."""
+    rng = np.random.default_rng([freedom, int(10 * of_test)])
+    repetitions = 4000
+    p_values = []
+    for _ in range(repetitions):
+        mean = rng.normal(0, of_test) + rng.normal()
+        estimated = np.sqrt(rng.chisquare(freedom) / freedom)
+        p_values.append(Difference(mean, estimated, freedom, of_test).p_above())
+    for level in (0.05, 0.005):
+        share = np.mean(np.array(p_values) < level)
+        assert share <= level + 2.5 * np.sqrt(level / repetitions)
+    assert np.mean(np.array(p_values) < 0.05) > 0.01  # not far too careful either
 
 
-def test_a_known_error_of_the_test_set_leaves_few_seeds_enough_freedom():
-    values = [0.10, 0.11, 0.09]
-    small = moderated(values, Prior(float("nan"), 0.0), 1e-8, fixed_test=True)
-    large = moderated(values, Prior(float("nan"), 0.0), 1e-2, fixed_test=True)
-    assert small.freedom == pytest.approx(2, rel=0.01)
-    assert large.freedom > 1000
+def test_a_difference_with_one_kind_of_error_has_its_own_test():
+    t_test = Difference(0.3, 0.1, 4)
+    nearly = Difference(0.3, 0.1, 4, 1e-7)
+    assert nearly.p_above() == pytest.approx(t_test.p_above(), rel=1e-3)
+    assert nearly.interval() == pytest.approx(t_test.interval(), rel=1e-3)
+    assert nearly.detectable(0.001) == pytest.approx(t_test.detectable(0.001), rel=1e-3)
+    normal = Difference(0.3, 0.0, 4, 0.1)
+    assert normal.p_above() == pytest.approx(stats.norm.sf(3))
+    assert Difference(0.3, 1e-7, 4, 0.1).p_above() == pytest.approx(stats.norm.sf(3), rel=1e-3)
+    low, high = normal.interval()
+    assert (high - low) / 2 == pytest.approx(0.1 * stats.norm.isf(0.025))
 
 
 def test_variances_that_are_alike_are_worth_many_degrees_of_freedom():

@@ -122,8 +122,14 @@ def _show_plan(file: Path, scale: str, only: Sequence[str], packages: Sequence[s
 
 def _show_outcome(outcome: StudyOutcome) -> None:
     from equipoise.cli import output
+    from equipoise.data.message_text import counted
     from equipoise.study.page import decision_of, preliminary
 
+    if outcome.copied:
+        output.say(
+            f"{counted(outcome.copied, 'run')} copied from results of other studies in "
+            f"{outcome.results.parent}"
+        )
     rows = []
     for verdict in outcome.table.verdicts:
         decision = decision_of(verdict) + preliminary(outcome.table, verdict)

@@ -199,6 +199,7 @@ def _federate(
     if client is not None:
         _refuse_without_training(client, data_split)
     metadata = _metadata(dataset, partition, data_split, groups, pool)
+    metadata["test"] = _kind_of_test(config, dataset)
     federation = prepare(dataset, config, partition.ids, data_split, metadata)
     if sample_groups is None:
         return federation
@@ -480,7 +481,7 @@ def _pool_and_shared_test(
     config: DataConfig, seed: int, dataset: Dataset, groups: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the samples to partition, and the test set that all clients share."""
-    has_official_test = dataset.part is not None and bool((dataset.part == TEST).any())
+    has_official_test = _has_official_test(dataset)
     keeps_official_test = has_official_test and config.test != "local"
     _check_test_and_pool(config, dataset, has_official_test, keeps_official_test)
     pool = np.arange(len(dataset.x))
@@ -495,6 +496,17 @@ def _pool_and_shared_test(
     if has_official_test:
         return pool, np.flatnonzero(dataset.part == TEST)
     return _split_off_test(config, seed, dataset, pool, groups)
+
+
+def _has_official_test(dataset: Dataset) -> bool:
+    return dataset.part is not None and bool((dataset.part == TEST).any())
+
+
+def _kind_of_test(config: DataConfig, dataset: Dataset) -> str:
+    """Return whose samples clients are tested on: "drawn" is a test set without official part."""
+    if config.test == "global" and not _has_official_test(dataset):
+        return "drawn"
+    return config.test
 
 
 def _check_test_and_pool(

@@ -33,7 +33,6 @@ from equipoise.validation.names import closest, quoted
 from equipoise.validation.settings import plain_reason
 
 PAPER = "paper"
-OFFICIAL_TESTS = ("global", "site")
 FEDAVG = "fedavg"
 FRACTION = "fraction"
 AGAINST_ALONE = (*CHANGES, "cf")
@@ -282,16 +281,10 @@ class Study:
         settings = {**self.file.conditions[condition], **scale.settings}
         return with_settings(self.file.experiment, settings)
 
-    @property
-    def test(self) -> str:
-        """The setting `data.test`, such as "global"; empty if it is not set."""
-        data = self.file.experiment.get("data", {})
-        return str(data.get("test", "")) if isinstance(data, Mapping) else ""
-
-    @property
-    def fixed_test(self) -> bool:
-        """True if all seeds are tested on the same samples: the data set's official test parts."""
-        return self.test in OFFICIAL_TESTS
+    def test(self, condition: str) -> str:
+        """Return the setting `data.test` under a condition: "local", "global" or "site"."""
+        data = with_settings(self.file.experiment, self.file.conditions[condition]).get("data", {})
+        return str(data.get("test", "local")) if isinstance(data, Mapping) else "local"
 
 
 def load_study(path: Path | str, allow_imports: Iterable[str] = ()) -> Study:

@@ -13,7 +13,7 @@ from scipy import stats
 from equipoise.comparison.measures import Measure, measures
 from equipoise.metrics.registry import Metric
 from equipoise.study.definition import FRACTION, PAPER, Study
-from equipoise.study.plan import Refusal
+from equipoise.study.plan import Refusal, models_of
 from equipoise.study.table import StudyTable
 from equipoise.study.verdicts import FAILS, HOLDS, OPEN, Sample, Test, Verdict
 
@@ -100,7 +100,10 @@ def progress_of(table: StudyTable) -> Progress:
         methods = [name for name in table.study.file.methods if (name, condition) not in refused]
         for seed in table.study.seeds(scale, condition):
             planned |= {(method, condition, seed) for method in methods}
-    done = {(record.method, record.condition, record.seed) for record in table.records}
+    served: dict[tuple[str, str, int], set[str]] = {}
+    for record in table.records:
+        served.setdefault((record.method, record.condition, record.seed), set()).add(record.model)
+    done = {key for key, models in served.items() if models_of(table.study, key[0]) <= models}
     return Progress(len(planned & done), len(planned))
 
 

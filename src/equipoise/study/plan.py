@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from equipoise.comparison.plan import (
@@ -36,6 +36,7 @@ class PlannedRun:
         seed: The seed.
         cell: The run as comparisons execute it.
         baseline: Name of the run of training alone; empty without one.
+        models: The served models that rows of the study name.
     """
 
     method: str
@@ -43,6 +44,7 @@ class PlannedRun:
     seed: int
     cell: Cell
     baseline: str
+    models: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,14 @@ def plan_study(study: Study, scale: Scale, only: Sequence[str] = ()) -> StudyPla
                 continue
             for seed, built in zip(seeds, experiments, strict=True):
                 baseline = baselines[seed].cell.name if seed in baselines else ""
-                runs.append(_planned(method, condition, seed, built, baseline))
+                planned = _planned(method, condition, seed, built, baseline)
+                runs.append(replace(planned, models=models_of(study, method)))
     return StudyPlan(tuple(_distinct(runs)), tuple(refusals))
+
+
+def models_of(study: Study, method: str) -> frozenset[str]:
+    """Return the served models of a method that rows of a study name."""
+    return frozenset(row.model for row in study.rows if row.method == method and row.model)
 
 
 def _check_methods(study: Study) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -26,6 +26,7 @@ DIGITS = 6
 MOST_SAMPLES = 10**12  # of one client; test sets are drawn anew as 64-bit integers
 Number = Annotated[float, Field(allow_inf_nan=False)] | None
 TestSize = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]
+Test = Literal["", "local", "drawn", "global", "site"]
 Round = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -43,6 +44,9 @@ class Record(BaseModel):
         values: Client -> value at the end.
         test_sizes: Client -> number of test samples.
         groups: Client -> domain of its data, if there are domains.
+        test: Whose samples the clients were tested on: their own ("local"), or those of one test
+            set for all, drawn with each seed ("drawn") or official ("global"), or of the official
+            test part of their domain ("site"). Empty in older records.
         rounds: Rounds of the learning curve.
         means: Mean over clients in these rounds.
         deviations: Standard deviation over clients in these rounds; empty in older records.
@@ -70,6 +74,7 @@ class Record(BaseModel):
     values: dict[str, Number]
     test_sizes: dict[str, TestSize]
     groups: dict[str, str] = {}
+    test: Test = ""
     rounds: list[Round] = []
     means: list[Number] = []
     deviations: list[Number] = []
@@ -138,6 +143,7 @@ def _record(planned: PlannedRun, run: Run, result: RunResult, model: ModelResult
         values=_numbers(metric.values),
         test_sizes=sizes,
         groups={client: group for client, group in result.groups.items() if client in sizes},
+        test=_test(result),
         rounds=list(metric.curve.rounds),
         means=[_number(mean) for mean in metric.curve.means],
         deviations=[_number(deviation) for deviation in metric.curve.deviations],
@@ -162,6 +168,15 @@ def copy_for(planned: PlannedRun, record: Record) -> Record:
     """
     names = {"method": planned.method, "condition": planned.condition, "seed": planned.seed}
     return record.model_copy(update={**names, "baseline": planned.baseline})
+
+
+def _test(result: RunResult) -> Test:
+    """Return whose samples the clients of a run were tested on; empty if the run does not tell."""
+    known: Test
+    for known in get_args(Test):
+        if result.facts.get("test") == known:
+            return known
+    return ""
 
 
 def _by_group(model: ModelResult) -> dict[str, float]:
@@ -253,6 +268,6 @@ def _parsed(line: bytes, location: str) -> Record:
     except (ValueError, TypeError, RecursionError):
         reason = ""
     raise RunError(
-        f"{location}: expected the result of a run{reason}; remove all lines of this run to run it "
-        "again"
+        f"{location}: expected the result of a run{reason}; remove all lines of this run, in other "
+        "files of this folder, too, to run it again"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +36,14 @@ class StudyOutcome:
         results: The file of results.
         refusals: Methods that refuse their settings.
         failures: Runs that failed, with the reason.
+        copied: Number of runs whose results another study of the folder had.
     """
 
     table: StudyTable
     results: Path
     refusals: tuple[Refusal, ...]
     failures: Mapping[str, str]
+    copied: int = 0
 
 
 def results_path(study: Study, scale: str) -> Path:
@@ -137,18 +139,34 @@ def run_study(
     try:
         running = acquire(folder)
         try:
+            drop_partial_run(results)
+            known = known_results(plan, results)
+            append_records(results, known)
             failures = _execute(plan, folder, results, jobs, progress or Progress(), where)
         finally:
             running.release()
     finally:
         writing.release()
-    return StudyOutcome(_table(study, scale, whole), results, plan.refusals, failures)
+    copied = len({record.run for record in known})
+    return StudyOutcome(_table(study, scale, whole), results, plan.refusals, failures, copied)
 
 
 def missing_runs(plan: StudyPlan, records: Sequence[Record]) -> list[PlannedRun]:
-    """Return the planned runs that have no results yet."""
-    finished = {(record.run, record.method, record.condition) for record in records}
-    return [run for run in plan.runs if (run.cell.name, run.method, run.condition) not in finished]
+    """Return the planned runs that have no results yet, or not of all models that rows name."""
+    served: dict[tuple[str, str, str], set[str]] = {}
+    for record in records:
+        served.setdefault((record.run, record.method, record.condition), set()).add(record.model)
+    return [
+        run
+        for run in plan.runs
+        if not _is_complete(run, served.get((run.cell.name, run.method, run.condition), set()))
+    ]
+
+
+def _is_complete(run: PlannedRun, models: Iterable[str]) -> bool:
+    """Return True if some models are known, and all those that rows name."""
+    found = set(models)
+    return bool(found) and run.models <= found
 
 
 def _execute(
@@ -159,8 +177,6 @@ def _execute(
     progress: Progress,
     where: Mapping[str, Any] | None,
 ) -> dict[str, str]:
-    drop_partial_run(results)
-    append_records(results, known_results(plan, results))
     missing = missing_runs(plan, read_records(results))
     # One seed of every row tells more than every seed of one row.
     missing.sort(key=lambda run: run.seed)
@@ -200,17 +216,31 @@ def known_results(plan: StudyPlan, results: Path) -> list[Record]:
         results: The file of its results.
     """
     missing = missing_runs(plan, read_records(results))
+    if not missing:
+        return []
     names = {run.cell.name for run in missing}
-    known: dict[str, dict[str, Record]] = {}  # run -> served model -> result
+    sources = []
     for path in sorted(results.parent.glob("*.jsonl")):
         # A damaged file is reported when its own study is run.
-        with suppress(RunError):
-            for record in read_records(path):
-                if record.run in names:
-                    known.setdefault(record.run, {})[record.model] = record
-    return [
-        copy_for(run, record) for run in missing for record in known.get(run.cell.name, {}).values()
-    ]
+        with suppress(RunError, OSError):
+            sources.append(_by_run(path, names))
+    copies = []
+    for run in missing:
+        for source in sources:
+            models = source.get(run.cell.name, {})
+            if _is_complete(run, models):
+                copies += [copy_for(run, record) for record in models.values()]
+                break
+    return copies
+
+
+def _by_run(path: Path, names: Collection[str]) -> dict[str, dict[str, Record]]:
+    """Return run -> served model -> result, of the runs with these names."""
+    found: dict[str, dict[str, Record]] = {}
+    for record in read_records(path):
+        if record.run in names:
+            found.setdefault(record.run, {})[record.model] = record
+    return found
 
 
 def _record(runs: Sequence[PlannedRun], folder: Path, results: Path) -> None:

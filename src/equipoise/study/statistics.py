@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from scipy import special, stats
+from scipy import optimize, special, stats
 
 POWER = 0.8
+GRID = 2001
+"""Points at which the distribution of an estimated variance is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +40,28 @@ class Prior:
 class Difference:
     """A mean difference over seeds with its moderated standard error.
 
+    The error of the seeds is estimated, that of a test set that all seeds share is known from its
+    size. Their sum is neither normal nor a t variable. Its tails are those of the normal
+    distribution, averaged over what the estimated variance may truly be. Without an error of the
+    test set this is the t-test. Degrees of freedom for the sum (Welch and Satterthwaite) would
+    decide too often: where the estimate is small by chance, they are largest.
+
     Attributes:
         mean: The mean.
-        error: Its standard error; NaN if it cannot be estimated.
-        freedom: Degrees of freedom of the error; 0 if it cannot be estimated.
+        seed_error: Its standard error over seeds; NaN if it cannot be estimated.
+        freedom: Degrees of freedom of `seed_error`; 0 if it cannot be estimated.
+        test_error: Its standard error because all seeds share one test set.
     """
 
     mean: float
-    error: float
+    seed_error: float
     freedom: float
+    test_error: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """The standard error."""
+        return math.hypot(self.seed_error, self.test_error)
 
     @property
     def known(self) -> bool:
@@ -58,25 +74,57 @@ class Difference:
             return 1.0
         if self.error == 0:
             return 0.0 if self.mean > threshold else 1.0
-        return float(stats.t.sf((self.mean - threshold) / self.error, self.freedom))
+        return self._tail(self.mean - threshold)
 
     def p_below(self, threshold: float = 0.0) -> float:
         """Return the one-sided p-value against "the true difference is at least `threshold`"."""
-        return Difference(-self.mean, self.error, self.freedom).p_above(-threshold)
+        opposite = Difference(-self.mean, self.seed_error, self.freedom, self.test_error)
+        return opposite.p_above(-threshold)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return the confidence interval of the true difference; NaN if it is unknown."""
         if not self.known:
             return math.nan, math.nan
-        half = float(stats.t.ppf(0.5 + level / 2, self.freedom)) * self.error
+        half = self._quantile(0.5 - level / 2)
         return self.mean - half, self.mean + half
 
     def detectable(self, alpha: float) -> float:
         """Return the smallest true difference that a one-sided test finds in 80 % of studies."""
         if not self.known:
             return math.nan
-        critical = float(stats.t.isf(alpha, self.freedom))
-        return (critical + float(stats.t.ppf(POWER, self.freedom))) * self.error
+        return self._quantile(alpha) + self._quantile(1 - POWER)
+
+    def _tail(self, distance: float) -> float:
+        """Return the probability of an error above a distance."""
+        if self.test_error == 0:
+            return float(stats.t.sf(distance / self.seed_error, self.freedom))
+        if self.seed_error == 0:
+            return float(special.ndtr(-distance / self.test_error))
+        errors, weights = self._possible_errors
+        return float(weights @ special.ndtr(-distance / errors))
+
+    def _quantile(self, tail: float) -> float:
+        """Return the distance above which an error is with a probability below one half."""
+        if self.error == 0:
+            return 0.0
+        if self.test_error == 0:
+            return float(stats.t.isf(tail, self.freedom)) * self.seed_error
+        highest = self.error
+        while self._tail(highest) > tail:
+            highest *= 2
+        return float(optimize.brentq(lambda distance: self._tail(distance) - tail, 0, highest))
+
+    @cached_property
+    def _possible_errors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Standard errors with what the variance over seeds may truly be, and their weights."""
+        of_variance = stats.chi2(self.freedom)
+        logarithms = np.linspace(
+            math.log(max(of_variance.ppf(1e-13), 1e-300)), math.log(of_variance.isf(1e-13)), GRID
+        )
+        draws = np.exp(logarithms)
+        weights = of_variance.pdf(draws) * draws
+        errors = np.hypot(self.seed_error * np.sqrt(self.freedom / draws), self.test_error)
+        return errors, weights / weights.sum()
 
 
 def fit_prior(variances: Sequence[float], freedoms: Sequence[float]) -> Prior:
@@ -122,8 +170,8 @@ def moderated(
         prior: From `fit_prior` over all differences of the table.
         test_variance: Variance of one seed's difference that finite test sets alone bring about.
         fixed_test: True if all seeds share one test set. Its sampling error is then the same in
-            every seed and is added; otherwise the spread over seeds contains it, and it is only a
-            lower bound.
+            every seed and is added; otherwise the spread over seeds contains it, and the noise is
+            taken to be at least as large.
     """
     values = np.asarray(differences, dtype=np.float64)
     mean = float(values.mean()) if len(values) else math.nan
@@ -137,12 +185,8 @@ def moderated(
     else:
         variance = own_variance
     if fixed_test:
-        of_mean = variance / len(values)
-        squared_error = of_mean + test_variance
-        if of_mean > 0:
-            # The error of the test set is known from its size (Welch-Satterthwaite).
-            freedom *= (squared_error / of_mean) ** 2
-        return Difference(mean, math.sqrt(squared_error), freedom)
+        seed_error = math.sqrt(variance / len(values))
+        return Difference(mean, seed_error, freedom, math.sqrt(test_variance))
     return Difference(mean, math.sqrt(max(variance, test_variance) / len(values)), freedom)
 
 

@@ -24,6 +24,7 @@ from equipoise.study.records import Record
 from equipoise.study.verdicts import Key, Sample, Verdict, judge
 
 DRAWS = 1000
+FIXED_TESTS = ("global", "site")  # official test parts, the same with every seed
 OF_CURVES = ("best_round", "rounds_to_target", "speed_up")  # no known sampling error
 NAN = float("nan")
 
@@ -77,7 +78,6 @@ class StudyTable:
             self.samples,
             self.study.row_names,
             self.study.conditions(scale),
-            self.study.fixed_test,
             without=self._without,
             refused=self._refused,
         )
@@ -111,15 +111,16 @@ class StudyTable:
     @cached_property
     def _rows(self) -> dict[tuple[str, str], dict[int, Record]]:
         """(row, condition) -> seed -> its record."""
-        runs: dict[tuple[str, str, int], list[Record]] = {}
+        runs: dict[tuple[str, str, int], dict[str, Record]] = {}
         for record in self.records:
-            runs.setdefault((record.method, record.condition, record.seed), []).append(record)
+            served = runs.setdefault((record.method, record.condition, record.seed), {})
+            served[record.model] = record
         rows: dict[tuple[str, str], dict[int, Record]] = {}
         for row in self.study.rows:
             for (method, condition, seed), served in runs.items():
                 if method != row.method:
                     continue
-                own = served_record(served, row)
+                own = served_record(list(served.values()), row)
                 if own is not None:
                     rows.setdefault((row.name, condition), {})[seed] = own
         return rows
@@ -145,18 +146,15 @@ class StudyTable:
             values[record.seed] = value
             if column in self._claimed:
                 baseline = self._alone.get(record.baseline)
-                drawn = redraw(record, baseline, column, self._test_sets(record))
+                drawn = redraw(record, baseline, column, self._test(record))
                 if drawn is not None:
                     draws[record.seed] = drawn
-        return Sample(values, draws, tuple(undefined))
+        fixed_test = any(self._test(record) in FIXED_TESTS for record in records)
+        return Sample(values, draws, tuple(undefined), fixed_test)
 
-    def _test_sets(self, record: Record) -> dict[str, str]:
-        """Return the name of each client's test set; clients may share one."""
-        if self.study.test == "global":
-            return dict.fromkeys(record.values, "global")
-        if self.study.test == "site":
-            return {client: record.groups.get(client, client) for client in record.values}
-        return {client: client for client in record.values}
+    def _test(self, record: Record) -> str:
+        """Return whose samples the clients were tested on; older records do not tell."""
+        return record.test or self.study.test(record.condition)
 
     def _value(self, record: Record, column: str) -> float:
         if column == "rounds_to_target":
@@ -229,37 +227,44 @@ def measure(record: Record, baseline: Record | None, column: str) -> float:
         column: The measure, with a group of clients in brackets or without.
     """
     alone = None if baseline is None else _values(baseline)
-    return _measure(record, _values(record), alone, column)
+    return _measure(record, _own_values(record, column.partition("[")[0]), alone, column)
 
 
 def redraw(
-    record: Record, baseline: Record | None, column: str, test_sets: Mapping[str, str]
+    record: Record, baseline: Record | None, column: str, test: str = "local"
 ) -> np.ndarray | None:
     """Return what a number could have been with other test samples of the same numbers.
 
-    Accuracies are drawn anew from binomial distributions: those of training alone in the same way
-    for every row that is compared with it, so that its errors cancel between rows as they do in
-    the table. Other metrics have no known distribution: None. So have costs and distances.
+    Accuracies are drawn anew from binomial distributions. The same test samples of the same model
+    give the same draws wherever they occur: the errors of training alone cancel between rows that
+    are compared with it, as they do in the table.
+
+    Other metrics have no known distribution: None. So have costs and distances.
 
     Args:
         record: The result that the number is about.
         baseline: The result of training alone, for changes.
         column: The measure, with a group of clients in brackets or without.
-        test_sets: Client -> name of its test set. Errors of clients that share one move together,
-            which makes the variance of an average largest.
+        test: Whose samples the clients are tested on, as `Record.test` has it.
 
     Returns:
-        The number by draw, NaN where it does not exist.
+        The number by draw, NaN where it does not exist; None if it mostly does not exist.
     """
     if record.metric != "accuracy" or any(size < 1 for size in record.test_sizes.values()):
         return None
     name = column.partition("[")[0]
     if name in record.cost or name in OF_CURVES:
         return None
-    if name == "best_average":
-        name = "average"  # the same samples at another round
     clients = [client for client in record.values if _in_group(record, client, column)]
-    return _redrawn_measure(record, baseline, clients, name, test_sets)
+    # Errors of different models on one test set are correlated, nobody knows how much. Moving
+    # together is worst for an average, moving apart for a deviation or a correlation.
+    correlations = (False,) if test == "local" else (True, False)
+    drawn = [
+        _redrawn_measure(record, baseline, clients, name, _Draws(test, together))
+        for together in correlations
+    ]
+    known = [one for one in drawn if np.isfinite(one).sum() > DRAWS // 2]
+    return max(known, key=np.nanvar, default=None)
 
 
 def _in_group(record: Record, client: str, column: str) -> bool:
@@ -267,48 +272,84 @@ def _in_group(record: Record, client: str, column: str) -> bool:
     return not group or group in (client, record.groups.get(client))
 
 
+@dataclass(frozen=True)
+class _Draws:
+    """Accuracies drawn anew.
+
+    Attributes:
+        test: Whose samples the clients are tested on.
+        together: True if errors of different models on one test set rise and fall together.
+    """
+
+    test: str
+    together: bool
+
+    def of(self, record: Record, clients: Sequence[str], name: str) -> np.ndarray:
+        """Return the accuracies of a result, draws x clients.
+
+        Args:
+            record: The result.
+            clients: The clients.
+            name: The measure that they are drawn for. That of the best round is about another
+                model than the others.
+        """
+        values = _own_values(record, name)
+        model = "best round" if name == "best_average" else ""
+        drawn: dict[tuple[str, int, float], np.ndarray] = {}
+        columns = []
+        for client in clients:
+            size = record.test_sizes[client]
+            accuracy = min(max(values[client], 0.0), 1.0)
+            key = (self._samples(record, client, accuracy), size, accuracy)
+            if key not in drawn:
+                # The same draws in every process, whatever else is drawn.
+                words = "\0".join((record.run, record.model, model, key[0]))
+                digest = hashlib.blake2b(words.encode(), digest_size=8).digest()
+                rng = np.random.default_rng(int.from_bytes(digest, "big"))
+                if self.test != "local" and self.together:
+                    # The quantiles of all accuracies on one test set.
+                    correct = stats.binom.ppf(rng.uniform(size=DRAWS), size, accuracy)
+                else:
+                    correct = rng.binomial(size, accuracy, size=DRAWS)
+                drawn[key] = correct / size
+            columns.append(drawn[key])
+        return np.stack(columns, axis=1)
+
+    def _samples(self, record: Record, client: str, accuracy: float) -> str:
+        """Return a name for the samples whose errors a client's accuracy shares."""
+        if self.test == "local":
+            return client
+        test_set = record.groups.get(client, client) if self.test == "site" else ""
+        # Clients with one accuracy on one test set have one model.
+        return test_set if self.together else f"{test_set} {accuracy}"
+
+
+def _own_values(record: Record, name: str) -> dict[str, float]:
+    """Return the values of a result by client that a measure is computed from."""
+    if name == "cf" and record.after_local:
+        # One model and one test set for all: equal values have no correlation.
+        return {client: _or_nan(value) for client, value in record.after_local.items()}
+    return _values(record)
+
+
 def _redrawn_measure(
-    record: Record,
-    baseline: Record | None,
-    clients: Sequence[str],
-    name: str,
-    test_sets: Mapping[str, str],
+    record: Record, baseline: Record | None, clients: Sequence[str], name: str, draws: _Draws
 ) -> np.ndarray:
     """Return one number of a table for each draw of accuracies; NaN where it does not exist."""
-    values = _values(record)
+    values = _own_values(record, name)
     alone = {} if baseline is None else _values(baseline)
     if name in AGAINST_ALONE:
         clients = [client for client in clients if math.isfinite(alone.get(client, NAN))]
-    clients = [client for client in clients if math.isfinite(values[client])]
+    clients = [client for client in clients if math.isfinite(values.get(client, NAN))]
     if not clients:
         return np.full(DRAWS, NAN)
-    together = _draws(record, clients, test_sets)
+    together = draws.of(record, clients, name)
     if name in _LEVELS:
         return _LEVELS[name](together)
     if baseline is None or name not in AGAINST_ALONE:
         return np.full(DRAWS, NAN)
-    before = _draws(baseline, clients, test_sets)
+    before = draws.of(baseline, clients, "")
     return _correlations(before, together) if name == "cf" else _CHANGES[name](together - before)
-
-
-def _draws(record: Record, clients: Sequence[str], test_sets: Mapping[str, str]) -> np.ndarray:
-    """Return accuracies of a result drawn anew: draws x clients."""
-    # The same draws in every process: the noise must not depend on the order of calls.
-    digest = hashlib.blake2b(f"{record.run} {record.model}".encode(), digest_size=8)
-    rng = np.random.default_rng(int.from_bytes(digest.digest(), "big"))
-    values = _values(record)
-    counts = np.array([record.test_sizes[client] for client in clients])
-    accuracies = np.clip([values[client] for client in clients], 0.0, 1.0)
-    names = list(dict.fromkeys(test_sets[client] for client in clients))
-    if len(names) == len(clients):
-        correct = rng.binomial(counts, accuracies, size=(DRAWS, len(clients)))
-    else:
-        # One uniform number for each test set: quantiles of its clients rise and fall together.
-        own = [names.index(test_sets[client]) for client in clients]
-        uniform = rng.uniform(size=(DRAWS, len(names)))[:, own]
-        correct = stats.binom.ppf(uniform, counts, accuracies)
-    drawn: np.ndarray = correct / counts
-    return drawn
 
 
 def _correlations(before: np.ndarray, together: np.ndarray) -> np.ndarray:
@@ -324,6 +365,7 @@ def _correlations(before: np.ndarray, together: np.ndarray) -> np.ndarray:
 # Numbers of a table for many draws at once; `aggregate` has the same of one.
 _LEVELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "average": lambda drawn: drawn.mean(1),
+    "best_average": lambda drawn: drawn.mean(1),
     "worst": lambda drawn: drawn.min(1),
     "best": lambda drawn: drawn.max(1),
     "std": lambda drawn: drawn.std(1),
@@ -353,9 +395,6 @@ def _measure(
         return _or_nan(record.cost[name])
     if name in ("best_round", "best_average"):
         return _best(record, metric, name)
-    if name == "cf" and record.after_local:
-        # One model and one test set for all: equal values have no correlation.
-        together = {client: _or_nan(value) for client, value in record.after_local.items()}
     if not together:
         return NAN
     return aggregate(together, alone, metric).values.get(name, NAN)

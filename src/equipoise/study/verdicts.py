@@ -38,11 +38,13 @@ class Sample:
             seeds without an estimate are absent.
         undefined: Seeds whose run has no value: its model diverged, or the measure does not
             exist there. Leaving them out could favour a row, so that a claim about it stays open.
+        fixed_test: True if all seeds are tested on the same samples.
     """
 
     values: Mapping[int, float]
     draws: Mapping[int, np.ndarray] = field(compare=False)
     undefined: Sequence[int] = ()
+    fixed_test: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,6 @@ def judge(
     samples: Mapping[Key, Sample],
     rows: Sequence[str],
     conditions: Sequence[str],
-    fixed_test: bool = False,
     level: float = LEVEL,
     without: Collection[tuple[str, str]] = (),
     refused: Collection[tuple[str, str]] = (),
@@ -118,7 +119,6 @@ def judge(
         samples: (row, condition, measure) -> values by seed. Missing entries make a claim open.
         rows: All rows; those of one method share the part of their name before the first point.
         conditions: All conditions.
-        fixed_test: True if all seeds share one test set.
         level: Probability of any wrong decision in the whole study.
         without: Rows and measures that cannot have a value, such as training alone and its own
             change; `every other` leaves them out.
@@ -134,7 +134,7 @@ def judge(
     tested: dict[Claim, list[Test]] = {}
     for claim, pairs in paired.items():
         prior = priors[claim.left.column]
-        tested[claim] = [_test(pair, prior, claim, fixed_test, alpha) for pair in pairs]
+        tested[claim] = [_test(pair, prior, alpha) for pair in pairs]
     adjusted = holm([_p_value(tested[claim]) for claim in claims])
     return [
         _decide(claim, tested[claim], paired[claim], p, level)
@@ -152,6 +152,7 @@ class _Pair:
     differences: tuple[float, ...]
     test_variance: float
     missing: str = ""
+    fixed_test: bool = False
     seen: bool = True  # both rows have been run, or one of them never will be
     refused: bool = False
 
@@ -203,7 +204,7 @@ def _pair(
         right, missing = _sample(samples, claim.right, opponent, condition)
     if left is None or missing:
         seen = _seen(claim, samples, condition, opponent)
-        return _Pair(condition, claim.left.row, opponent, (), 0.0, missing, seen)
+        return _Pair(condition, claim.left.row, opponent, (), 0.0, missing, seen=seen)
     sign = 1.0 if claim.greater else -1.0
     seeds = [seed for seed in left.values if right is None or seed in right.values]
     differences = []
@@ -215,25 +216,28 @@ def _pair(
         differences.append(sign * (left.values[seed] - other))
         variances.append(_test_variance(left, right, seed))
     test_variance = sum(variances) / len(variances) if variances else 0.0
-    return _Pair(condition, claim.left.row, opponent, tuple(differences), test_variance)
+    return _Pair(
+        condition,
+        claim.left.row,
+        opponent,
+        tuple(differences),
+        test_variance,
+        fixed_test=left.fixed_test,
+    )
 
 
 def _test_variance(left: Sample, right: Sample | None, seed: int) -> float:
     """Return the variance of one seed's difference that finite test sets alone bring about.
 
     Errors of two models on the same samples are positively correlated as a rule. Their correlation
-    is not known from stored values. Their draws are independent, which is an upper bound.
+    is not known from stored values. Their draws are independent, so this is an upper bound.
     """
-    drawn = left.draws.get(seed)
-    other = None if right is None else right.draws.get(seed)
-    if drawn is None or other is None:
-        differences = drawn if other is None else other
-    else:
-        differences = drawn - other
-    if differences is None:
+    drawn = [row.draws[seed] for row in (left, right) if row is not None and seed in row.draws]
+    if not drawn:
         return 0.0
+    differences = drawn[0] - drawn[1] if len(drawn) == 2 else drawn[0]
     finite = differences[np.isfinite(differences)]
-    return float(finite.var(ddof=1)) if len(finite) > len(differences) // 2 else 0.0
+    return float(finite.var(ddof=1)) if len(finite) > 1 else 0.0
 
 
 def _seen(
@@ -278,8 +282,8 @@ def _priors(paired: Mapping[Claim, Sequence[_Pair]]) -> dict[str, Prior]:
     }
 
 
-def _test(pair: _Pair, prior: Prior, claim: Claim, fixed_test: bool, alpha: float) -> Test:
-    difference = moderated(pair.differences, prior, pair.test_variance, fixed_test)
+def _test(pair: _Pair, prior: Prior, alpha: float) -> Test:
+    difference = moderated(pair.differences, prior, pair.test_variance, pair.fixed_test)
     return Test(
         pair.condition,
         pair.left,
