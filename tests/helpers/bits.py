@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_info
 
 import equipoise as eq
 from equipoise import methods, mkl
@@ -42,7 +43,14 @@ def processor() -> str:
         )
     except OSError:
         model = platform.processor()
-    processor = f"{model}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+    # NumPy's OpenBLAS chooses its kernels by more than the name of the model.
+    kernels = {
+        str(library["architecture"])
+        for library in threadpool_info()
+        if library["internal_api"] == "openblas"
+    }
+    parts = [model, torch.backends.cpu.get_cpu_capability(), *sorted(kernels)]
+    processor = f"{', '.join(parts)}, torch {torch.__version__}"
     # Digests that were recorded before this mode was set name none.
     return processor if mkl.mode() == mkl.OFF else f"{processor}, MKL {mkl.mode()}"
 
