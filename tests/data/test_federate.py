@@ -92,8 +92,8 @@ def test_a_federation_tells_whose_samples_clients_are_tested_on() -> None:
         (official, "global", "global"),
         (own, "local", "global"),
     ]
-    for data, asked, told in cases:
-        assert federate(DataConfig(clients=2, test=asked), 1, data).metadata["test"] == told
+    for data, asked, expected in cases:
+        assert federate(DataConfig(clients=2, test=asked), 1, data).metadata["test"] == expected
 
 
 def test_without_an_official_split_a_shared_test_set_is_set_aside() -> None:
