@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from dataclasses import dataclass
@@ -49,3 +50,24 @@ class Talking(FedAvg):
     def client(self, client: Any, down: Any) -> Any:
         print('{"event": "failed", "reason": "says the method"}', flush=True)
         return super().client(client, down)
+
+
+@dataclass(frozen=True)
+class Thrifty(FedAvg):
+    """Fails if its process returns every large block of memory to the system (glibc only)."""
+
+    def client(self, client: Any, down: Any) -> Any:
+        if _is_mapped(31 * 2**20):
+            raise RuntimeError("large blocks are mapped, so each step pays for new pages")
+        return super().client(client, down)
+
+
+def _is_mapped(size: int) -> bool:
+    """Return True if a new block has a mapping of its own; glibc marks such blocks in a bit."""
+    allocate, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
+    allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    free.argtypes = [ctypes.c_void_p]
+    block = allocate(size)
+    header = ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value
+    free(block)
+    return bool(header & 2)

@@ -9,6 +9,7 @@ import typer
 
 from equipoise.cli.network_run import NetworkOptions, refuse_with_network, resume_on_network
 from equipoise.cli.options import ClusterOptions, ImportOptions, option_groups
+from equipoise.runtime.environment import keep_heap
 from equipoise.transports.workers import processes
 
 
@@ -46,6 +47,7 @@ def resume(
       equipoise resume runs/demo --without west --from-round 0        (a site leaves)
     """
     processes.allow_fork()
+    keep_heap()
     from equipoise.cli import run_output
     from equipoise.cli.progress import announced_interrupts, progress
     from equipoise.runs import Run

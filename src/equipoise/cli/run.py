@@ -18,6 +18,7 @@ from equipoise.cli.options import (
     configured,
     option_groups,
 )
+from equipoise.runtime.environment import keep_heap
 from equipoise.transports.workers import processes
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def run(
       equipoise run experiment.yaml --set training.lr=0.01 --dry-run
     """
     processes.allow_fork()
+    keep_heap()
     from equipoise.cli import output, run_output
     from equipoise.cli.data import describe_data, method_advice
     from equipoise.cli.progress import announced_interrupts, progress

@@ -22,6 +22,7 @@ from typing import Any
 
 from equipoise.callbacks import Callback, ClientProgress, RunStart
 from equipoise.experiment import Experiment, experiment
+from equipoise.runtime.environment import keep_heap
 from equipoise.simulate import resume, run
 from equipoise.storage.store import DATABASE
 from equipoise.storage.tables import RoundRecord
@@ -33,6 +34,7 @@ Send = Callable[..., None]
 
 def main() -> None:
     """Execute jobs from standard input until it ends."""
+    keep_heap()
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
     events = os.fdopen(os.dup(1), "w", buffering=1)

@@ -16,7 +16,7 @@ from typing import Any
 
 from equipoise.records import Record, pack, unpack
 from equipoise.runtime import wire
-from equipoise.runtime.environment import SINGLE_THREAD
+from equipoise.runtime.environment import HEAP, SINGLE_THREAD
 from equipoise.runtime.messages import Job, Request
 from equipoise.site.log import Log
 from equipoise.site.messages import LATE, RAISED, REFUSED
@@ -181,7 +181,7 @@ class _Child:
     def __init__(self, log: Path) -> None:
         self.connection, theirs = socket.socketpair()
         self._is_interrupted = False
-        environment = os.environ | SINGLE_THREAD
+        environment = HEAP | os.environ | SINGLE_THREAD
         environment |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         # -P: files in the current folder, perhaps a stranger's, must not be imported in place of
         # a library.

@@ -22,11 +22,11 @@ from equipoise.data.roster import roster_of
 from equipoise.experiment import experiment as experiment_from
 from equipoise.records import Record, pack, unpack
 from equipoise.runtime import wire
+from equipoise.runtime.environment import keep_heap
 from equipoise.runtime.executor import ClientExecutor
 from equipoise.runtime.messages import Job
 from equipoise.runtime.states import CarriedStates
 from equipoise.transports.workers.memory import from_arrays
-from equipoise.transports.workers.processes import keep_heap
 from equipoise.validation.imports import Imports
 from equipoise.version import __version__
 

@@ -19,9 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from equipoise.experiment import ConfigurationError
-from equipoise.runtime.environment import SINGLE_THREAD
+from equipoise.runtime.environment import HEAP, SINGLE_THREAD
 from equipoise.transports.ray.probe import check_installed, is_loopback, look
-from equipoise.transports.workers.processes import HEAP
 from equipoise.version import __version__
 
 PORT = 6379
@@ -236,8 +235,7 @@ def _node_options(
 
 def _environment(token: Path, more: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a node's processes."""
-    heap = {name: str(value) for name, value in HEAP.items()}
-    environment = heap | os.environ | SINGLE_THREAD | _SETTINGS
+    environment = HEAP | os.environ | SINGLE_THREAD | _SETTINGS
     environment["RAY_AUTH_TOKEN_PATH"] = str(token.absolute())
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     environment |= more

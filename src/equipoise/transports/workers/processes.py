@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import selectors
 import signal
@@ -18,16 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equipoise.runtime.environment import SINGLE_THREAD
+from equipoise.runtime.environment import HEAP, SINGLE_THREAD, keep_heap
 
-# For glibc: keep the memory of activations and gradients between steps. By default blocks of
-# 128 KiB and more go back to the system when freed, and every step pays for new pages.
-HEAP = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**27, "MALLOC_TOP_PAD_": 2**24}
-_HEAP_NUMBERS = {
-    "MALLOC_MMAP_THRESHOLD_": -3,
-    "MALLOC_TRIM_THRESHOLD_": -1,
-    "MALLOC_TOP_PAD_": -2,
-}  # the same in mallopt(3)
 # The parent handles Ctrl-C, also while a worker still imports.
 _WORKER = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
@@ -79,13 +70,6 @@ def _threads() -> frozenset[str]:
 def _torch_has_threads() -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and torch.get_num_threads() > 1
-
-
-def keep_heap() -> None:
-    """Apply the settings of `HEAP` to this process."""
-    with suppress(AttributeError, OSError):  # no glibc
-        for name, value in HEAP.items():
-            ctypes.CDLL(None).mallopt(_HEAP_NUMBERS[name], value)
 
 
 class Forked:
@@ -260,9 +244,8 @@ class Pool:
             self.data = None
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        heap = {name: str(value) for name, value in HEAP.items()}
         environment = (
-            heap
+            HEAP
             | os.environ
             | SINGLE_THREAD
             | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
