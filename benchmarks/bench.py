@@ -66,7 +66,7 @@ class Entry:
 
 
 def entries(workload: str, contenders: list[str]) -> list[Entry]:
-    """Who takes part in a workload; no peer has FedAKD."""
+    """Return the contenders in a workload; no peer has FedAKD."""
     all_entries = [
         Entry("ours"),
         *(Entry("bound", variant) for variant in BOUND_VARIANTS[workload]),
@@ -229,9 +229,7 @@ def compete(workload: str, options: argparse.Namespace) -> Result:
 
 
 def worth_repeating(entry: Entry, results: dict[Entry, list[Result]]) -> bool:
-    """Whether a run came near the fastest of its kind in the first repetition, or was disturbed in
-    it.
-    """
+    """Return True if the first repetition was near the fastest of its kind, or disturbed."""
     first, kind = results[entry][0], kind_of(entry)
     fastest = min(
         repeated[0]["median_seconds"]

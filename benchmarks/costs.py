@@ -1,5 +1,6 @@
-"""What a run costs besides its rounds: memory by number of clients, time until the first client
-trains, time of `--help`. Writes COSTS.md.
+"""Costs of a run besides its rounds; writes COSTS.md.
+
+These are memory by number of clients, time until the first client trains, and time of `--help`.
 """
 
 from __future__ import annotations

@@ -231,9 +231,7 @@ def run(cases: list[Case], rounds: int, folder: Path) -> list[Duel]:
 
 
 def distance(one: list[Tensor], other: list[Tensor], case: Case, task: eq.Task) -> float:
-    """How far apart the trained parameters of two models are, as a share of how far one came from
-    the start.
-    """
+    """Return the distance of two trained models, as a share of that of one from the start."""
     net = initial_network(case, "proxy" if "proxy" in case.models else "model", task)
     trained, entries = dict(net.named_parameters()), net.state_dict()
 

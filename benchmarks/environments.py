@@ -17,7 +17,7 @@ class Unavailable(Exception):
 
 
 def folder() -> Path:
-    """Where the environments live: EQUIPOISE_BENCH_ENVS, or the user's cache."""
+    """Return the folder of the environments: EQUIPOISE_BENCH_ENVS, or one in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("EQUIPOISE_BENCH_ENVS") or cache / "equipoise" / "benchmarks")
 

@@ -1,5 +1,6 @@
-"""How cost grows with clients, cohort, rounds, parameters and measuring; writes GROWTH.md from
-growth.json, which keeps the last result of every series.
+"""Growth of cost with clients, cohort, rounds, parameters and evaluation.
+
+Writes GROWTH.md from growth.json, which keeps the last result of every series.
 
     python benchmarks/growth.py                                      # all series, hours
     python benchmarks/growth.py --series clients-fedavg --largest 10000
@@ -40,7 +41,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Series:
-    """What grows, through which sizes, and the experiment of each size."""
+    """A quantity that grows, its sizes, and the experiment of each size."""
 
     title: str
     sizes: tuple[int, ...]

@@ -24,8 +24,9 @@ Trainer = Callable[[list[int]], Tensor]
 
 @dataclass
 class Shared:
-    """What all processes see; the tensors that change are in shared memory, the personal models in
-    a file.
+    """Data that all processes see.
+
+    Tensors that change are in shared memory, personal models in a file.
     """
 
     workload: Workload

@@ -105,9 +105,7 @@ def machine_seconds() -> float:
 
 
 class Turns:
-    """Where several contenders live at once: each reports the end of a round, and waits for its
-    next turn.
-    """
+    """Contenders that take turns: each reports the end of a round, and waits for its next turn."""
 
     def __init__(self) -> None:
         given = os.environ.pop(TURNS, "")  # not for the contender's own processes

@@ -54,7 +54,7 @@ def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
 
 @torch.no_grad()
 def count_correct(model: nn.Module, x: Tensor, y: Tensor, batch: int = 500) -> int:
-    """How many samples the model gets right."""
+    """Return the number of samples that the model classifies correctly."""
     hits = (
         model(inputs).argmax(1) == labels
         for inputs, labels in zip(x.split(batch), y.split(batch), strict=True)

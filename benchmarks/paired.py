@@ -138,7 +138,7 @@ class Player:
 
 @dataclass
 class Found:
-    """What one workload gave."""
+    """The results of one workload."""
 
     workload: str
     # contender -> one lap per round that counts

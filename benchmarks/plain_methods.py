@@ -432,8 +432,9 @@ def squares(layer: nn.Module, given: Tensor, d: Tensor) -> list[Tensor]:
 
 
 def patches(layer: nn.Conv2d, given: Tensor) -> Tensor:
-    """What a kernel of stride 1 sees at every position, (sample, inputs of the kernel, positions):
-    faster than torch's unfold.
+    """Return the inputs of a kernel of stride 1 at every position, faster than torch's unfold.
+
+    The shape is (sample, inputs of the kernel, positions).
     """
     (rows, columns), (height, width) = layer.padding, layer.kernel_size
     windows = (

@@ -1,8 +1,8 @@
-"""What every method reaches in one small setting that is the same for all; writes its table into docs/results.md.
+"""Run every method in one small setting; write the table into docs/results.md.
 
     python experiments/accuracy.py
 
-Finished runs are kept in comparisons/accuracy and not run again.
+Finished runs stay in comparisons/accuracy and are not repeated.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ SETTING: dict[str, Any] = {
     "rounds": ROUNDS,
     "workers": 0,
 }
-# Written down before the first run. All others have their defaults; these would not act within 30 rounds, or take minutes.
+# Fixed before the first run. With their defaults, these methods would not act within 30 rounds, or
+# take minutes. All others have their defaults.
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedsac": {"beta": 1.0},
     "fedcog": {"start_round": 11, "steps": 50, "images": 64},
     "kdia": {"preset": "quick"},
 }
-# Methods that miss LEAST here: what they are held to in its place, and why they miss it.
+# Methods that miss LEAST here: the bound that they have to reach instead, and the reason.
 BELOW: dict[str, tuple[float, str]] = {
     "fedave": (
         0.50,
@@ -56,7 +57,7 @@ def experiment(method: str, seed: int) -> dict[str, Any]:
 
 
 def accuracies(method: str, seed: int, out: Path) -> tuple[str, np.ndarray]:
-    """The name of the model that clients end up using, and its accuracy on each client's test data after the last round."""
+    """Return the name of the main model, and its accuracy on each client's test data at the end."""
     finished = (out / "run.db").exists() and Run(out).status == "finished"
     run = Run(out) if finished else equipoise.run(experiment(method, seed), out)
     return run.main_model, np.array(list(run.final().values()))
@@ -70,7 +71,8 @@ def row(method: str, folder: Path) -> str:
     options = ", ".join(f"{name}={value}" for name, value in OPTIONS.get(method, {}).items())
     note = BELOW[method][1] if method in BELOW else ""
     print(f"{method}: {means.round(1)}", flush=True)
-    return f"| {method} | {options} | {found[0][0]} | {means.mean():.1f} ({means.min():.1f} to {means.max():.1f}) | {worst:.1f} | {note} |"
+    accuracy = f"{means.mean():.1f} ({means.min():.1f} to {means.max():.1f})"
+    return f"| {method} | {options} | {found[0][0]} | {accuracy} | {worst:.1f} | {note} |"
 
 
 def section(folder: Path) -> str:
@@ -106,7 +108,7 @@ def section(folder: Path) -> str:
 
 
 def with_section(text: str, made: str) -> str:
-    """A page with its part between the marks replaced, or put at its end."""
+    """Return a page with the part between the marks replaced, or added at its end."""
     if BEGIN not in text:
         return text.rstrip() + "\n\n" + made + "\n"
     return re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: made, text, flags=re.DOTALL)

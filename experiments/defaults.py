@@ -1,11 +1,12 @@
-"""Which learning rate, epochs and rounds are the defaults: the setting with the best mean score on validation data over FedAvg and Standalone together.
+"""Search for the default learning rate, epochs and rounds.
 
-    python experiments/defaults.py          # trains what defaults.json lacks, writes it and defaults.md beside this file; minutes on one core
-    python experiments/defaults.py --table  # defaults.md anew from defaults.json
+    python experiments/defaults.py          # runs what defaults.json lacks; minutes on one core
+    python experiments/defaults.py --table  # writes defaults.md from defaults.json
 
-Over the sets that come with the installation, divided among unequal clients. The score of a set with classes is accuracy, that of numbers to predict the share of
-their variance that is explained (R², below 0 where a constant would do better). Test data are not looked at. A run of the most rounds also gives the
-numbers of fewer, since its first rounds are the same.
+The data sets come with the installation and are divided among unequal clients. The score is the
+mean over clients on validation data: accuracy, or for regression the explained variance (R², below
+0 if a constant would do better). The best setting has the highest mean over FedAvg and Standalone.
+Test data are not used. The first rounds of a long run also give the scores of shorter ones.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ import equipoise as eq
 from equipoise.storage.store import RunError
 
 HERE = Path(__file__).parent
-RATES, EPOCHS, ROUNDS, SEEDS, METHODS = (
-    (0.05, 0.1, 0.2, 0.4),
-    (1, 2, 4),
-    (20, 50),
-    (1, 2),
-    ("fedavg", "standalone"),
-)
-
 FILE = HERE / "defaults.json"
-CLASSES = ("digits", "breast cancer", "wine")
+RATES = (0.05, 0.1, 0.2, 0.4)
+EPOCHS = (1, 2, 4)
+ROUNDS = (20, 50)
+SEEDS = (1, 2)
+METHODS = ("fedavg", "standalone")
+CLASSIFIED = ("digits", "breast cancer", "wine")  # the others are regressions
+KEYS = ("set", "lr", "epochs", "method", "seed")  # of a run in defaults.json
 
 
 def sets() -> dict[str, dict[str, Any]]:
-    """Images, two tables with classes and two with numbers to predict, each with clients of different classes and sizes."""
-    cancer, wine, sugar = (
-        load_breast_cancer(return_X_y=True),
-        load_wine(return_X_y=True),
-        load_diabetes(),
-    )
+    """Return the data sets, by name: images, two tables with classes and two regressions.
+
+    Clients differ in classes and sizes. Those whose runs diverge come first: settings that diverge
+    are left out of all others.
+    """
+    cancer = load_breast_cancer(return_X_y=True)
+    wine = load_wine(return_X_y=True)
+    sugar = load_diabetes()
     numbers = {"kind": "regression", "scaled": True}
-    return {  # those that diverge first
+    return {
         "heart rate": {
             "name": eq.from_arrays(*heart_rates(), name="heart-rate", **numbers),
             "partition": "quantity:1",
@@ -74,132 +75,134 @@ def sets() -> dict[str, dict[str, Any]]:
 
 
 def heart_rates() -> tuple[np.ndarray, np.ndarray]:
-    """Drawn, not measured: a rate that grows with age, and noise of 3 beats; at best 90 % of its variance can be explained."""
+    """Return ages and synthetic heart rates, whose variance can be explained to 90 % at best."""
     draw = np.random.default_rng(0)
     ages = draw.integers(20, 80, 360).astype(float)
     return ages[:, None], 60 + 0.6 * ages + draw.normal(0, 3, len(ages))
 
 
 def measure(folder: Path, found: dict[str, Any]) -> None:
-    """One record per run and number of rounds: the mean over clients on validation data, kept as soon as it is known."""
-    done = {
-        tuple(row[key] for key in ("set", "lr", "epochs", "method", "seed")): row["score"]
-        for row in found["runs"]
-    }
+    """Run what is missing; write the scores to defaults.json after every run.
+
+    Args:
+        folder: The folder of the runs.
+        found: The content of defaults.json; changed.
+    """
+    done = {tuple(row[key] for key in KEYS) for row in found["runs"]}
     for (name, data), lr, epochs, method, seed in itertools.product(
         sets().items(), RATES, EPOCHS, METHODS, SEEDS
     ):
         if (name, lr, epochs, method, seed) in done or (lr, epochs) in diverging(found["runs"]):
             continue
-        classes = name in CLASSES
         experiment = eq.Experiment(
-            data={**data, "split": [0.6, 0.2, 0.2]}, method=method, training={"lr": lr, "epochs": epochs}, rounds=max(ROUNDS), seed=seed, workers=0,
-            evaluation={"every": 10, "splits": ["validation"], "metrics": ["accuracy" if classes else "loss"], "curves": False},
-        )  # fmt: skip
+            data={**data, "split": [0.6, 0.2, 0.2]},
+            method=method,
+            training={"lr": lr, "epochs": epochs},
+            rounds=max(ROUNDS),
+            seed=seed,
+            workers=0,
+            evaluation={
+                "every": 10,
+                "splits": ["validation"],
+                "metrics": ["accuracy" if name in CLASSIFIED else "loss"],
+                "curves": False,
+            },
+        )
         began = time.time()
-        try:
-            run = eq.run(experiment, folder / f"{name}-{lr}-{epochs}-{method}-{seed}", quiet=True)
-            scores = [_score(run, rounds, classes) for rounds in ROUNDS]
-        except RunError as error:
-            if "not finite" not in str(error):
-                raise
-            scores = [None] * len(ROUNDS)
+        scores = _scores(experiment, folder / f"{name}-{lr}-{epochs}-{method}-{seed}", name)
+        values = dict(zip(KEYS, (name, lr, epochs, method, seed), strict=True))
         for rounds, score in zip(ROUNDS, scores, strict=True):
-            found["runs"].append(
-                {
-                    "set": name,
-                    "lr": lr,
-                    "epochs": epochs,
-                    "rounds": rounds,
-                    "method": method,
-                    "seed": seed,
-                    "score": score,
-                }
-            )
-        found |= {
-            "date": datetime.now(UTC).date().isoformat(),
-            "machine": f"{platform.machine()}, one core",
-            "seconds": found["seconds"] + time.time() - began,
-        }
+            found["runs"].append({**values, "rounds": rounds, "score": score})
+        found["date"] = datetime.now(UTC).date().isoformat()
+        found["machine"] = f"{platform.machine()}, one core"
+        found["seconds"] += time.time() - began
         FILE.write_text(json.dumps(found, indent=0) + "\n")
-        print(
-            f"{name}, lr {lr}, {epochs} epochs, {method}, seed {seed}: {scores}",
-            file=sys.stderr,
-            flush=True,
-        )
+        line = f"{name}, lr {lr}, {epochs} epochs, {method}, seed {seed}: {scores}"
+        print(line, file=sys.stderr, flush=True)
 
 
-def _score(run: eq.Run, rounds: int, classes: bool) -> float:
-    values = [
-        row["value"]
-        for row in run.table(
-            round=rounds, phase="received", split="validation", model=run.main_model
-        )
-    ]
+def _scores(experiment: eq.Experiment, folder: Path, name: str) -> list[float | None]:
+    """Return the score of a run after each number of rounds; None if it diverged."""
+    try:
+        run = eq.run(experiment, folder, quiet=True)
+    except RunError as error:
+        if "not finite" not in str(error):
+            raise
+        return [None] * len(ROUNDS)
+    return [_score(run, rounds, name in CLASSIFIED) for rounds in ROUNDS]
+
+
+def _score(run: eq.Run, rounds: int, is_classified: bool) -> float:
+    rows = run.table(round=rounds, phase="received", split="validation", model=run.main_model)
+    mean = float(np.mean([row["value"] for row in rows]))
     # The loss of a regression is its squared error by the variance of the target in training data.
-    return float(np.mean(values)) if classes else 1 - float(np.mean(values))
+    return mean if is_classified else 1 - mean
 
 
 def diverging(runs: list[dict[str, Any]]) -> set[tuple[float, int]]:
-    """Rate and epochs of which a run diverged: no default, so the other sets are not asked."""
+    """Return rates and epochs of which a run diverged; they can be no default."""
     return {(row["lr"], row["epochs"]) for row in runs if row["score"] is None}
 
 
+def mean_score(runs: list[dict[str, Any]], **where: Any) -> float:
+    """Return the mean score in % over the runs that have these values."""
+    scores = []
+    for row in runs:
+        if all(row[key] == value for key, value in where.items()):
+            scores.append(row["score"])
+    return 100 * float(np.mean(scores))
+
+
+def ranking(runs: list[dict[str, Any]]) -> list[tuple[float, dict[str, Any]]]:
+    """Return the mean score of every setting with the setting, the best one first."""
+    excluded = diverging(runs)
+    ranked = []
+    for lr, epochs, rounds in itertools.product(RATES, EPOCHS, ROUNDS):
+        if (lr, epochs) not in excluded:
+            setting = {"lr": lr, "epochs": epochs, "rounds": rounds}
+            ranked.append((mean_score(runs, **setting), setting))
+    return sorted(ranked, key=lambda entry: -entry[0])
+
+
 def table(found: dict[str, Any]) -> str:
-    """Return the table of results."""
-    rows, out = found["runs"], diverging(found["runs"])
+    """Return the page defaults.md.
 
-    def mean(**where: Any) -> float:
-        return 100 * float(
-            np.mean(
-                [
-                    row["score"]
-                    for row in rows
-                    if all(row[key] == value for key, value in where.items())
-                ]
-            )
-        )
-
-    settings = sorted(
-        (
-            (mean(lr=lr, epochs=e, rounds=r), lr, e, r)
-            for lr, e, r in itertools.product(RATES, EPOCHS, ROUNDS)
-            if (lr, e) not in out
-        ),
-        key=lambda one: -one[0],
-    )
-    names = list(dict.fromkeys(row["set"] for row in rows))
+    Args:
+        found: The content of defaults.json.
+    """
+    runs = found["runs"]
+    names = list(dict.fromkeys(row["set"] for row in runs))
+    columns = ["rate", "epochs", "rounds", "both", "FedAvg", "Standalone", *names]
     lines = [
-        "# Where the defaults come from", "",
-        f"`python experiments/defaults.py`, {found['date']}, {found['machine']}, {found['seconds']:.0f} s. Mean over clients of accuracy (classes) or explained variance (diabetes, "
-        f"heart rate: numbers), in % on validation data, seeds "
-        f"{' and '.join(map(str, SEEDS))} and the sets that come with the installation ({', '.join(names)}); sorted by the mean of FedAvg and Standalone.", "",
-        f"| rate | epochs | rounds | both | FedAvg | Standalone | {' | '.join(names)} |", f"|---:|---:|---:|---:|---:|---:|{'---:|' * len(names)}",
-    ]  # fmt: skip
-    for value, lr, epochs, rounds in settings:
-        here = {"lr": lr, "epochs": epochs, "rounds": rounds}
-        each = [mean(**here, method=method) for method in METHODS] + [
-            mean(**here, set=name) for name in names
-        ]
-        lines.append(
-            f"| {lr} | {epochs} | {rounds} | {value:.1f} | "
-            + " | ".join(f"{one:.1f}" for one in each)
-            + " |"
-        )
-    best = settings[0]
-    fedavg, alone = (
-        mean(lr=best[1], epochs=best[2], rounds=best[3], method=method) for method in METHODS
-    )
-    ahead, behind = ("FedAvg", "training alone") if fedavg > alone else ("Training alone", "FedAvg")
+        "# Search for the defaults",
+        "",
+        f"`python experiments/defaults.py`, {found['date']}, {found['machine']}, "
+        f"{found['seconds']:.0f} s. Data sets: {', '.join(names)}; seeds "
+        f"{' and '.join(map(str, SEEDS))}. Numbers are means over clients on validation data, in %: "
+        "accuracy, or explained variance (diabetes, heart rate). Settings are sorted by the mean of "
+        "FedAvg and Standalone.",
+        "",
+        f"| {' | '.join(columns)} |",
+        "|" + "---:|" * len(columns),
+    ]
+    ranked = ranking(runs)
+    for score, setting in ranked:
+        scores = [score]
+        scores += [mean_score(runs, **setting, method=method) for method in METHODS]
+        scores += [mean_score(runs, **setting, set=name) for name in names]
+        cells = [str(value) for value in setting.values()] + [f"{value:.1f}" for value in scores]
+        lines.append(f"| {' | '.join(cells)} |")
+    _, best = ranked[0]
+    fedavg, alone = (mean_score(runs, **best, method=method) for method in METHODS)
+    names_by_rank = ("FedAvg", "training alone") if fedavg > alone else ("training alone", "FedAvg")
     lines += [
         "",
-        f"Best: rate {best[1]}, {best[2]} epochs, {best[3]} rounds. {ahead} is ahead of {behind} there, by {abs(fedavg - alone):.1f} points.",
+        f"Best: rate {best['lr']}, {best['epochs']} local epoch(s), {best['rounds']} rounds. There, "
+        f"{names_by_rank[0]} is ahead of {names_by_rank[1]} by {abs(fedavg - alone):.1f} points.",
     ]
-    if out:
-        lines += [
-            "",
-            f"Left out, since a run diverged: {', '.join(f'rate {lr} with {e} epochs' for lr, e in sorted(out))}.",
-        ]
+    excluded = [f"rate {lr} with {epochs} epochs" for lr, epochs in sorted(diverging(runs))]
+    if excluded:
+        lines += ["", f"Left out, since a run diverged: {', '.join(excluded)}."]
     return "\n".join(lines) + "\n"
 
 

@@ -1,8 +1,8 @@
-"""Runs every quick variant over three seeds beside FedAvg and Standalone, and writes docs/results.md as it came out.
+"""Compare every quick variant with FedAvg and Standalone over three seeds; write docs/results.md.
 
     python experiments/quick_results.py [SYSTEM ...]
 
-Finished runs are kept in comparisons/quick and not run again.
+Finished runs stay in comparisons/quick and are not repeated.
 """
 
 from __future__ import annotations
@@ -32,77 +32,94 @@ SYSTEMS: dict[str, list[Any]] = {  # what each system is compared with, besides 
     "fedekd": ["fedavg"],
     "corefed": ["fedavg", UNIFORM],
 }
+COLUMNS = {  # key of a number -> title and digits
+    "average": ("average", 1),
+    "worst": ("worst client", 1),
+    "spread": ("std over clients", 1),
+    "gain": ("gain on Standalone", 1),
+    "harmed": ("clients harmed", 0),
+    "cf": ("CF", 0),
+}
 
 
 def label(method: dict[str, Any]) -> str:
-    """A method's name, and what tells it from its defaults in these tables."""
-    return (
-        f"{method['name']} ({method['average']})"
-        if method["name"] == "fedavg" and method.get("average", "size") != "size"
-        else str(method["name"])
-    )
+    """Return the name of a method in these tables."""
+    if method["name"] == "fedavg" and method.get("average", "size") != "size":
+        return f"{method['name']} ({method['average']})"
+    return str(method["name"])
 
 
 def rows(folder: Path) -> dict[tuple[str, str], list[dict[str, float]]]:
-    """(method, model) -> one row of numbers per seed, from the final measurements of every run in a comparison's folder."""
+    """Return the final numbers of each method and served model, one row per seed.
+
+    Args:
+        folder: The folder of a comparison.
+    """
     runs = [Run(path) for path in sorted((folder / "runs").iterdir()) if (path / "run.db").exists()]
-    alone = {
-        run.config["seed"]: run.final()
-        for run in runs
-        if run.config["method"]["name"] == "standalone"
-    }
+    alone = {}
+    for run in runs:
+        if run.config["method"]["name"] == "standalone":
+            alone[run.config["seed"]] = run.final()
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     for run in runs:
         assert run.status == "finished", f"{run.folder} is {run.status}"
         for model in run.models():
-            values = run.final(model=model)
-            numbers = np.array(list(values.values()))
-            row = {
-                "seed": run.config["seed"],
-                "average": 100 * numbers.mean(),
-                "worst": 100 * numbers.min(),
-                "spread": 100 * numbers.std(),
-            }
-            reference = alone[run.config["seed"]]
-            if values.keys() == reference.keys() and run.config["method"]["name"] != "standalone":
-                before, after = np.array([reference[client] for client in values]), numbers
-                moved = negative_transfer(before, after)
-                row |= {
-                    "gain": 100 * moved["average"],
-                    "harmed": 100 * moved["harmed"],
-                    "cf": collaborative_fairness(before, after),
-                }
+            row = _numbers(run, model, alone[run.config["seed"]])
             found.setdefault((label(run.config["method"]), model), []).append(row)
     return found
 
 
+def _numbers(run: Run, model: str, alone: dict[str, float]) -> dict[str, float]:
+    """Return the row of a served model; changes only where it can be compared with training alone.
+
+    Args:
+        run: The run.
+        model: The served model.
+        alone: Client -> accuracy of training alone with the same seed.
+    """
+    values = run.final(model=model)
+    accuracies = np.array(list(values.values()))
+    row = {
+        "seed": run.config["seed"],
+        "average": 100 * accuracies.mean(),
+        "worst": 100 * accuracies.min(),
+        "spread": 100 * accuracies.std(),
+    }
+    if values.keys() != alone.keys() or run.config["method"]["name"] == "standalone":
+        return row
+    before = np.array([alone[client] for client in values])
+    change = negative_transfer(before, accuracies)
+    return {
+        **row,
+        "gain": 100 * change["average"],
+        "harmed": 100 * change["harmed"],
+        "cf": collaborative_fairness(before, accuracies),
+    }
+
+
 def table(found: dict[tuple[str, str], list[dict[str, float]]]) -> str:
-    """Mean and range over seeds."""
-    lines = [
-        "| method | model | average | worst client | std over clients | gain on Standalone | clients harmed | CF |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for (method, model), seeds in sorted(
-        found.items(),
-        key=lambda item: (item[0][0] != "standalone", not item[0][0].startswith("fedavg"), item[0]),
-    ):
-        cells = []
-        for key, digits in (
-            ("average", 1),
-            ("worst", 1),
-            ("spread", 1),
-            ("gain", 1),
-            ("harmed", 0),
-            ("cf", 0),
-        ):
-            values = [row[key] for row in seeds if key in row and np.isfinite(row[key])]
-            cells.append(
-                f"{np.mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-                if values
-                else "-"
-            )
+    """Return the table of means and ranges over seeds."""
+    titles = ["method", "model", *(title for title, _ in COLUMNS.values())]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for (method, model), seeds in sorted(found.items(), key=lambda item: _position(*item[0])):
+        cells = [_cell(seeds, key, digits) for key, (_, digits) in COLUMNS.items()]
         lines.append(f"| {method} | {model} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _position(method: str, model: str) -> tuple[bool, bool, str, str]:
+    """Return the key by which rows are sorted: Standalone, FedAvg, others by name."""
+    return method != "standalone", not method.startswith("fedavg"), method, model
+
+
+def _cell(seeds: list[dict[str, float]], key: str, digits: int) -> str:
+    """Return the mean of a number over seeds, and its range."""
+    values = [row[key] for row in seeds if key in row and np.isfinite(row[key])]
+    if not values:
+        return "-"
+    numbers = (np.mean(values), min(values), max(values))
+    mean, lowest, highest = (f"{number:.{digits}f}" for number in numbers)
+    return f"{mean} ({lowest} to {highest})"
 
 
 def processor() -> str:
@@ -126,9 +143,8 @@ def main(systems: list[str]) -> None:
         if not systems or system in systems:
             compare(config, methods=[*SYSTEMS[system], config["method"]], seeds=SEEDS, out=folder)
         comment = (HERE / f"{system}-quick.yaml").read_text().splitlines()[0].removeprefix("# ")
-        parts.append(
-            f"## {system}\n\n`experiments/{system}-quick.yaml`. {comment}\n\n{table(rows(folder))}\n"
-        )
+        heading = f"## {system}\n\n`experiments/{system}-quick.yaml`. {comment}"
+        parts.append(f"{heading}\n\n{table(rows(folder))}\n")
     intro = (
         (HERE / "results_intro.md")
         .read_text()

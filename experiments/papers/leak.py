@@ -1,4 +1,4 @@
-"""How much of FedAKD's printed lead a leak explains: test samples in the distillation set.
+"""FedAKD with test samples in its distillation set: the share of its lead that this leak explains.
 
 The released code of FedAKD trains and distils on data that contain the client's test samples. No
 data set and no setting of Equipoise does that. This script builds such data in memory, for this

@@ -1,4 +1,4 @@
-"""What users and packages outside add: one decorator for every kind, and the registry of each."""
+"""Extensions by users and other packages: one decorator per kind, and the registry of each."""
 
 from __future__ import annotations
 

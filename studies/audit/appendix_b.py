@@ -1,7 +1,12 @@
-"""The check of FedAKD's Appendix B on public data: real KL, Theorem 2.2's approximation, and random subsamples of the same sizes.
+"""Check of FedAKD's Appendix B on public data.
 
-python studies/audit/appendix_b.py OUT writes a figure per data set and prints a table. Features are the leading 10 principal components of pixels
-(Fashion-MNIST, ics:5) or of standardised columns (the four hospitals); the paper's are 100 dimensions of an autoencoder of private data.
+The real KL divergence is compared with the approximation of Theorem 2.2, and with random subsamples
+of the same sizes.
+
+    python studies/audit/appendix_b.py OUT      # a figure per data set in OUT; prints a table
+
+Features are the first 10 principal components of pixels (Fashion-MNIST, ics:5) or of standardised
+columns (the four hospitals). The paper uses 100 dimensions of an autoencoder of private data.
 """
 
 from __future__ import annotations
@@ -24,21 +29,27 @@ CASES = {
     ),
     "hospitals": DataConfig(name="uci_heart_disease", normalise="pooled"),
 }
+TITLES = (
+    "real KL",
+    "corrected",
+    "printed",
+    "random subsample (mean of 20)",
+    "by the digamma formula",
+)
 
 
 def main(out: Path) -> None:
     """Compute the numbers of the appendix and draw its figure."""
     out.mkdir(parents=True, exist_ok=True)
-    print(
-        "| data | client | samples | real KL | corrected | printed | random subsample (mean of 20) | by the digamma formula |"
-    )
+    print(f"| data | client | samples | {' | '.join(TITLES)} |")
     print("|---|---|---|---|---|---|---|---|")
     for name, config in CASES.items():
         rows = measured(config)
         for client, n, real, corrected, printed, control, expected in rows:
-            print(
-                f"| {name} | {client} | {n} | {real:.3f} | {corrected:.3f} | {printed:.3g} | {control:.3f} | {expected:.3f} |"
+            numbers = (
+                f"{real:.3f} | {corrected:.3f} | {printed:.3g} | {control:.3f} | {expected:.3f}"
             )
+            print(f"| {name} | {client} | {n} | {numbers} |")
         for kind in ("png", "svg"):
             (out / f"appendix-b-{name}.{kind}").write_bytes(
                 encoded(lambda rows=rows: figure(rows), kind)
@@ -46,7 +57,10 @@ def main(out: Path) -> None:
 
 
 def measured(config: DataConfig) -> list[tuple[str, int, float, float, float, float, float]]:
-    """One row per client: its samples are at hand here, so the control draws samples of all clients, as the paper's does."""
+    """Return a row per client, in the order of the printed columns.
+
+    All samples are on this machine, so that the control draws from all clients, as in the paper.
+    """
     federation = federate(config, SEED)
     x = federation.x.flatten(1).double().numpy()
     whole_rows = federation.train.index
@@ -93,9 +107,11 @@ def figure(rows: list[tuple[str, int, float, float, float, float, float]]) -> Fi
     order = sorted(rows, key=lambda row: -row[1])
     places = np.arange(len(order))
     for column, label, colour, style in (
-        (2, "real KL", COLOURS[1], "o-"), (3, "Theorem 2.2, corrected", COLOURS[0], "s--"), (4, "as printed", COLOURS[3], "^:"),
+        (2, "real KL", COLOURS[1], "o-"),
+        (3, "Theorem 2.2, corrected", COLOURS[0], "s--"),
+        (4, "as printed", COLOURS[3], "^:"),
         (5, "random subsample", COLOURS[2], "D-"),
-    ):  # fmt: skip
+    ):
         axes.plot(
             places,
             [row[column] for row in order],

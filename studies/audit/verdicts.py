@@ -53,26 +53,28 @@ def main() -> None:
                 "clients": clients,
                 "samples": SAMPLES if name == "fashion_mnist" else None,
             }
+            case = {"data": name, "partition": partition, "clients": clients, "seed": seed}
             try:
                 verdict = eq.audit(
                     {"data": data, "dataset": sets[name], "workers": 0, "seed": seed}
                 ).verdict
             except ValueError as error:  # a partition that cannot be made with this seed
-                found.append(
-                    {
-                        "data": name,
-                        "partition": partition,
-                        "clients": clients,
-                        "seed": seed,
-                        "not made": str(error),
-                    }
-                )
+                found.append({**case, "not made": str(error)})
                 continue
             right = verdict.dominant == dominant and set(kinds) <= set(verdict.kinds)
             found.append(
-                {"data": name, "partition": partition, "clients": clients, "seed": seed, "expected": dominant, "verdict": verdict.dominant, "kinds": verdict.kinds, "right": right,
-                 "sure": verdict.sure, "agreement": verdict.agreement, "explained": verdict.explained, **verdict.severity}
-            )  # fmt: skip
+                {
+                    **case,
+                    "expected": dominant,
+                    "verdict": verdict.dominant,
+                    "kinds": verdict.kinds,
+                    "right": right,
+                    "sure": verdict.sure,
+                    "agreement": verdict.agreement,
+                    "explained": verdict.explained,
+                    **verdict.severity,
+                }
+            )
             print(partition, seed, verdict.dominant, right, file=sys.stderr, flush=True)
     print(json.dumps(found, indent=1))
 

@@ -1,4 +1,4 @@
-"""What was tried on development seeds before the second form of Poise was frozen.
+"""Trials on development seeds before the second form of Poise was frozen.
 
     python studies/poise/development.py run [--budget MINUTES]       # the first series
     python studies/poise/development.py second [--budget MINUTES]    # the second one

@@ -1,4 +1,4 @@
-"""Who is worse off for having joined."""
+"""Negative transfer: clients that are worse off for having joined."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def is_window(low: float, high: float) -> bool:
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What a file says about its image before the image is decoded.
+    """Facts about an image that its file states before the image is decoded.
 
     Attributes:
         shape: Channels, height and width, after the image was turned upright.
