@@ -59,7 +59,7 @@ class StudyResults:
         shares = {}
         for name, table in self.tables.items():
             progress = page.progress_of(table)
-            shares[name] = progress.done / progress.planned
+            shares[name] = progress.done / max(1, progress.planned)
         return self.tables[max(shares, key=lambda name: shares[name])]
 
     @property
@@ -127,6 +127,10 @@ def figure_path(paper: str, table: StudyTable, scale: str, name: str) -> str:
         include={"figures", "printed", "printed_as", "methods", "conditions", "measures"}
     )
     digest = hashlib.blake2b(shown.encode(), digest_size=4)
+    for rule in (table.study.file.target, table.study.file.speed_up_over):
+        # Only if it is set, for the same reason as the defaults below.
+        if rule is not None:
+            digest.update(repr(rule).encode())
     for record in table.records:
         # Without defaults, so that a new kind of number leaves the names of older figures.
         digest.update(record.model_dump_json(exclude_defaults=True).encode())
@@ -167,8 +171,12 @@ def _preliminary(papers: Mapping[str, Sequence[StudyResults]]) -> str:
                 number += counts[HOLDS] + counts[FAILS]
     if not number:
         return ""
-    verdicts = "1 verdict is" if number == 1 else f"{number} verdicts are"
-    return f" {verdicts} preliminary: some runs of the table are missing and may change it."
+    if number == 1:
+        return " 1 verdict is preliminary: some runs of its table are missing and may change it."
+    return (
+        f" {number} verdicts are preliminary: some runs of their tables are missing and may "
+        "change them."
+    )
 
 
 def _papers_grid(papers: Mapping[str, Sequence[StudyResults]]) -> page.Grid:
@@ -327,8 +335,8 @@ def _results(paper: str, table: StudyTable, scale: str) -> list[str]:
     for name, picture in pictures_of(table).items():
         path = figure_path(paper, table, scale, name)
         parts += [f"![{picture.text}]({path})", f"*{picture.title}*"]
-    parts.append(page.describe_environment(table))
-    return parts
+    parts += [page.describe_environment(table), page.describe_refusals(table.refusals)]
+    return [part for part in parts if part]
 
 
 def _condition(grid: page.Grid) -> str:
@@ -352,7 +360,7 @@ def _to_run(one: StudyResults) -> str:
         if progress.complete:
             break
         missing = progress.planned - progress.done
-        hours = settings.core_hours * missing / progress.planned
+        hours = settings.core_hours * missing / max(1, progress.planned)
         lines.append(
             f"- {missing} of {progress.planned} runs at {page.describe_scale(one.study, scale)}, "
             f"about {page.core_hours(hours)}: `{command(one.study, scale)}`"

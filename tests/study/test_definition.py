@@ -116,6 +116,14 @@ def test_seeds_may_differ_by_condition(tmp_path):
             "claims.0.say: unknown key; ",
         ),
         ({"claims": [5]}, "claims.0: expected a claim such as"),
+        ({"seeds": [1, 0, 1]}, "seeds: expected distinct entries, found 1 twice"),
+        ({"measures": ["average", "average"]}, "measures: expected distinct entries"),
+        ({"scales__small__conditions": ["even", "even"]}, "conditions: expected distinct entries"),
+        ({"scales__small__seeds_at": {"even": [1, 1]}}, "seeds_at.even: expected distinct entries"),
+        ({"claims": ["fedavg.average > 0.1 at even, even"]}, "expected distinct conditions"),
+        ({"measures": ["average", "best_average[mnist]"]}, "best_average is not known for single"),
+        ({"measures": ["average", "seconds[mnist]"]}, "seconds is not known for single groups"),
+        ({"measures": ["average", "majority"]}, "unknown measure 'majority'"),
         (
             {
                 "methods": {"fedavg": "fedavg", "standalone": "standalone"},

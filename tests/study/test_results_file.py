@@ -111,6 +111,9 @@ def test_a_cut_line_of_a_run_that_has_just_begun_leaves_the_run_before_it(result
     assert read_records(results) == before
 
 
+CLIENTS = ("amazon-0", "dslr-0", "caltech-0", "webcam-0")
+
+
 def _set(key, value):
     return lambda record: {**record, key: value}
 
@@ -131,6 +134,10 @@ def _set(key, value):
         (_set("validation", -0.1), "validation: expected accuracies in [0, 1]"),
         (_set("cost", {"seconds": float("inf")}), "cost: seconds"),
         (_set("extra", 1), "extra: unknown key"),
+        (_set("rounds", [3, 2, 1]), "rounds: expected rising numbers"),
+        (_set("rounds", [1, 2, 2**62]), "rounds"),
+        (_set("cost", {"average": 0.9}), "cost: expected no 'average'"),
+        (_set("test_sizes", dict.fromkeys(CLIENTS, 0)), "expected test samples of client"),
         (lambda record: 5, "expected the result of a run"),
     ],
 )
@@ -142,6 +149,79 @@ def test_a_doctored_line_is_named_with_what_is_wrong(results, damage, hint):
         read_records(results)
     assert f"{results}, line 2: " in str(caught.value)
     assert hint in str(caught.value)
+
+
+def test_two_results_of_one_model_that_differ_are_refused_and_equal_ones_count_once(results):
+    lines = results.read_text().splitlines()
+    repeated = json.loads(lines[1])
+    results.write_text("\n".join([*lines, json.dumps(repeated)]) + "\n")
+    path = results.parents[1] / "digits.yaml"
+    assert len(read_table(path).samples["kdia.global", "even", "average"].values) == 2
+    repeated["values"]["amazon-0"] = 0.123
+    results.write_text("\n".join([*lines, json.dumps(repeated)]) + "\n")
+    with pytest.raises(RunError, match=f"line {len(lines) + 1}: .* found another one in line 2"):
+        read_records(results)
+
+
+def test_one_seed_cannot_pass_for_another(results):
+    first_seed = [record for record in read_records(results) if record.seed == 0]
+    results.unlink()
+    doctored = [record.model_copy(update={"seed": 1}) for record in first_seed]
+    append_records(results, [*first_seed, *doctored])
+    table = read_table(results.parents[1] / "digits.yaml")
+    assert set(table.samples["kdia.global", "even", "average"].values) == {0}
+    assert table.outdated == len(doctored)
+
+
+def test_a_complete_last_line_without_a_line_break_counts(results):
+    content = results.read_bytes()
+    results.write_bytes(content.rstrip(b"\n"))
+    assert len(read_records(results)) == 6
+    drop_partial_run(results)
+    assert results.read_bytes() == content
+
+
+def test_results_of_two_metrics_are_refused(results):
+    lines = results.read_text().splitlines()
+    first = {**json.loads(lines[0]), "metric": "rmse"}
+    results.write_text("\n".join([json.dumps(first), *lines[1:]]) + "\n")
+    with pytest.raises(
+        RunError, match="expected one metric in all runs, found rmse in .* accuracy"
+    ):
+        read_table(results.parents[1] / "digits.yaml")
+
+
+def test_changes_are_counted_against_the_baseline_that_the_study_has_now(tmp_path):
+    """The same runs of a method belong to another baseline after a change of shared settings."""
+    own = {"kdia": {**STUDY["methods"]["kdia"], "training": {"lr": 0.1}}}
+    changes = {"methods": own, "measures": ["average", "change"]}
+    study = load_study(write(tmp_path, **changes))
+    append_records(results_path(study, "paper"), constructed(study))
+    slower = {**STUDY["experiment"], "training": {"lr": 0.01}}
+    study = load_study(write(tmp_path, experiment=slower, **changes))
+    assert not read_table(study.path).samples.get(("kdia.global", "even", "change"))
+    assert progress_of(read_table(study.path)).done == 0
+    alone = [record for record in constructed(study) if record.method == "standalone"]
+    append_records(results_path(study, "paper"), alone)
+    table = read_table(study.path)
+    assert set(table.samples["kdia.global", "even", "change"].values) == {0, 1}
+    assert progress_of(table).complete
+
+
+def test_a_run_whose_baseline_is_missing_is_not_counted_as_done(results, tmp_path):
+    records = read_records(results)
+    results.unlink()
+    append_records(results, [one for one in records if (one.method, one.seed) != ("standalone", 1)])
+    table = read_table(
+        write(tmp_path, measures=["average", "change"], claims=["kdia.teacher.change > 0"])
+    )
+    assert (progress_of(table).done, progress_of(table).planned) == (1, 2)
+    assert table.samples["kdia.teacher", "even", "change"].undefined == ()
+
+
+def test_a_study_that_was_stopped_at_once_leaves_no_empty_file_of_results(tmp_path):
+    append_records(tmp_path / "results" / "digits.paper.jsonl", [])
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("line", [b"[" * 100_000, b"\xff\xfe{}", b""], ids=["deep", "utf", "empty"])

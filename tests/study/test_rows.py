@@ -8,6 +8,7 @@ import yaml
 
 from equipoise.experiment import ConfigurationError
 from equipoise.study.definition import load_study
+from equipoise.study.page import condition_grids, describe_runs, study_page
 from equipoise.study.plan import plan_study
 from equipoise.study.records import Record
 from equipoise.study.table import StudyTable, measure, redraw
@@ -91,6 +92,36 @@ def test_the_selected_row_is_the_better_model_on_validation_data_and_the_main_on
         0: pytest.approx(0.9),  # the teacher
         1: pytest.approx(0.8),  # the global model
     }
+
+
+def test_a_diverged_seed_leaves_claims_about_the_selected_row_open(tmp_path):
+    nan = {"values": {"a": None, "b": None}, "validation": None}
+    diverged = [
+        record("kdia", 1, [0.1], model).model_copy(update=nan) for model in ("global", "teacher")
+    ]
+    claims = {"claims": ["kdia.selected.average > fedavg.average"]}
+    table = StudyTable(study(tmp_path, **claims), "paper", (*RECORDS[:4], *diverged))
+    assert table.samples["kdia.selected", "even", "average"].undefined == (1,)
+    assert table.verdicts[0].decision == OPEN
+    assert "with seed 1" in table.verdicts[0].reason
+
+
+def test_a_mean_over_some_of_the_seeds_says_so(tmp_path):
+    slow = record("kdia", 1, [0.1, 0.2, 0.3, 0.4], "teacher")
+    table = StudyTable(study(tmp_path), "paper", (*RECORDS[:5], slow))
+    row = next(row for row in condition_grids(table)[0].rows if row[0] == "kdia.teacher")
+    assert "2.0 (1 of 2 seeds)" in row
+
+
+def test_a_line_break_in_a_claim_does_not_end_the_table(tmp_path):
+    claims = [{"claim": "kdia.teacher.average > 0.1", "says": "first line\nsecond | line\n"}]
+    page = study_page(StudyTable(study(tmp_path, claims=claims), "paper", RECORDS))
+    assert "| first line second \\| line |" in page
+
+
+def test_lines_of_other_settings_are_named_also_if_there_are_no_others(tmp_path):
+    table = StudyTable(study(tmp_path), "paper", (), outdated=12)
+    assert "not shown: 12" in describe_runs(table)
 
 
 def test_fairness_of_one_model_with_one_test_set_comes_from_the_models_after_local_training(

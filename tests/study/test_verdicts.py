@@ -236,3 +236,109 @@ def test_a_row_that_is_beaten_fails_whatever_another_row_refuses():
     samples = noisy(np.random.default_rng(0), {"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.75})
     verdict = decision("b.average > every other.average", samples, refused={("e", "x")})
     assert verdict.decision == FAILS
+
+
+def judged(texts, samples, rows=ROWS, conditions=("x",)):
+    claims = [parse_claim(text, rows, conditions) for text in texts]
+    return judge(claims, samples, rows, conditions)
+
+
+def test_one_comparison_in_several_claims_and_conditions_is_one_variance():
+    numbers = {"a": [0.8, 0.83, 0.79], "b": [0.7, 0.72, 0.74]}
+    samples = table({(row, name): numbers[row] for row in "ab" for name in "xy"})
+    alone = judged(["a.average > b.average"], samples)[0]
+    mirrored = judged(["a.average > b.average", "b.average > a.average"], samples)[0]
+    twice = judged(["a.average > b.average"], samples, conditions=("x", "y"))[0]
+    for verdict in (alone, mirrored, twice):
+        assert {test.difference.freedom for test in verdict.tests} == {2}
+
+
+def test_differences_of_rows_say_nothing_about_the_noise_of_a_row_against_a_number():
+    """Seeds move both rows together, so that their difference has less noise than each of them."""
+    rng = np.random.default_rng(10)
+    values = {}
+    for condition in "xyzw":
+        common = rng.normal(0, 0.1, 3)
+        for row in "ab":
+            values[row, condition] = 0.7 + common + rng.normal(0, 0.01, 3)
+    texts = ["a.average > b.average", "a.average > 0.6 at x"]
+    _, level = judged(texts, table(values), conditions=tuple("xyzw"))
+    expected = stats.sem(values["a", "x"])
+    assert level.tests[0].difference.error == pytest.approx(expected)
+    assert level.tests[0].difference.freedom == 2
+
+
+def test_equal_differences_in_all_seeds_decide_nothing_but_claims_about_steps():
+    rounds = {"a": [3, 4], "b": [2, 3]}
+    for measure, decided in (("rounds_to_target", OPEN), ("steps", HOLDS)):
+        samples = {
+            (row, "x", measure): Sample(dict(enumerate(numbers)), {})
+            for row, numbers in rounds.items()
+        }
+        verdict = decision(f"a.{measure} > b.{measure}", samples)
+        assert verdict.decision == decided
+        assert ("equal differences" in verdict.reason) == (decided == OPEN)
+
+
+def test_the_smallest_detectable_difference_is_unknown_if_that_of_one_comparison_is():
+    numbers = {"a": [0.9, 0.8, 0.85], "b": [0.7, 0.72, 0.74], "c": [0.6, 0.66, 0.61]}
+    for missing in "bc":
+        known = {(row, "x"): values for row, values in numbers.items() if row != missing}
+        claim = "a.average > every other.average"
+        verdict = decision(claim, table(known), rows=["a", "b", "c"])
+        assert np.isnan(verdict.detectable)
+
+
+def test_a_variance_that_is_hardly_known_gives_no_interval():
+    difference = Difference(0.1, 0.05, 0.2)
+    assert np.isnan(difference.interval()).all()
+    assert np.isnan(difference.detectable(0.025))
+    assert difference.p_above() < 0.5
+
+
+def test_a_claim_about_some_conditions_is_judged_by_those_that_are_run():
+    rng = np.random.default_rng(11)
+    samples = table(
+        {
+            (row, "x"): level + rng.normal(0, 0.01, 5)
+            for row, level in zip("ab", (0.9, 0.5), strict=True)
+        }
+    )
+    claim = parse_claim("a.average > b.average at x, y", ROWS, ("x", "y"))
+    assert judge([claim], samples, ROWS, ("x",))[0].decision == HOLDS
+    claim = parse_claim("a.average > b.average at y", ROWS, ("x", "y"))
+    verdict = judge([claim], samples, ROWS, ("x",))[0]
+    assert (verdict.decision, verdict.seen) == (OPEN, False)
+
+
+def test_rows_without_a_common_seed_are_not_called_a_single_seed():
+    samples = {
+        ("a", "x", "average"): Sample({0: 0.9}, {}),
+        ("b", "x", "average"): Sample({1: 0.5, 2: 0.4}, {}),
+    }
+    assert "no seed in common" in decision("a.average > b.average", samples).reason
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", ["mirrored", "copies", "levels"])
+def test_claims_that_share_their_data_stay_within_the_level(case):
+    """Two seeds, where a variance that counts twice makes most wrong decisions."""
+    texts = {
+        "mirrored": ["a.average > b.average", "b.average > a.average"],
+        "copies": ["a.average > b.average", "a.average > c.average", "a.average > d.average"],
+        "levels": [f"a.average > b.average at {name}" for name in "yzw"] + ["a.average > 0.7 at x"],
+    }[case]
+    conditions = tuple("xyzw") if case == "levels" else ("x",)
+    rng = np.random.default_rng(12)
+    wrong = 0
+    for _ in range(1000):
+        values = {}
+        for condition in conditions:
+            common = rng.normal(0, 0.05, 2)
+            for row in "abcd":
+                copied = case == "copies" and row in "cd"
+                own = values["b", condition] if copied else 0.7 + common + rng.normal(0, 0.01, 2)
+                values[row, condition] = own
+        verdicts = judged(texts, table(values), list("abcd"), conditions)
+        wrong += any(verdict.decision != OPEN for verdict in verdicts)
+    assert wrong <= 65

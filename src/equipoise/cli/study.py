@@ -75,7 +75,7 @@ def study(
         )
     _show_outcome(outcome)
     if page is not None:
-        page.write_text(study_page(outcome.table, outcome.refusals), encoding="utf-8")
+        page.write_text(study_page(outcome.table), encoding="utf-8")
     if outcome.failures:
         raise typer.Exit(1)
 
@@ -100,7 +100,9 @@ def _prepare_page(page: Path) -> None:
 
 def _show_plan(file: Path, scale: str, only: Sequence[str], packages: Sequence[str]) -> None:
     from equipoise.cli import output
+    from equipoise.data.message_text import counted
     from equipoise.study.definition import load_study
+    from equipoise.study.page import core_hours
     from equipoise.study.plan import plan_study
     from equipoise.study.run import known_results, missing_runs, results_path, stored_table
 
@@ -115,8 +117,8 @@ def _show_plan(file: Path, scale: str, only: Sequence[str], packages: Sequence[s
     _show_outdated(table)
     hours = study.scale(scale).core_hours
     output.say(
-        f"{len(missing)} of {len(plan.runs)} runs to do; "
-        f"all of them take about {hours:g} core-hours"
+        f"{len(missing)} of {counted(len(plan.runs), 'run')} to do; "
+        f"the whole scale takes about {core_hours(hours)}"
     )
 
 

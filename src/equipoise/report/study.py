@@ -23,7 +23,7 @@ from equipoise.storage.store import RunError
 from equipoise.study import page
 from equipoise.study.definition import PAPER, FigureEntry, load_study
 from equipoise.study.records import Record
-from equipoise.study.run import read_table, results_path
+from equipoise.study.run import read_table, results_path, stored_table
 from equipoise.study.table import StudyTable
 from equipoise.study.verdicts import Sample
 from equipoise.validation.names import nearest
@@ -85,7 +85,7 @@ def scale_with_results(path: Path | str, allow_imports: Iterable[str] = ()) -> s
     """Return the first scale of a study that has results; without any, the first one."""
     study = load_study(path, allow_imports)
     for name in study.file.scales:
-        if results_path(study, name).exists():
+        if results_path(study, name).exists() and stored_table(study, name).records:
             return name
     return next(iter(study.file.scales), PAPER)
 
@@ -103,6 +103,10 @@ def html_of(table: StudyTable, drawn: Mapping[str, Picture]) -> str:
         claims_text=page.CLAIMS_TEXT,
         tables=page.condition_grids(table),
         tables_text=page.CELLS_TEXT,
+        refusals=[
+            f"{refusal.method} at {refusal.condition}: {refusal.reason}"
+            for refusal in table.refusals
+        ],
         pictures=figures_in_page(drawn),
         notes=[] if source is None else source.notes,
         changed=[] if source is None else source.changed,
@@ -130,6 +134,8 @@ def headline(counts: Mapping[str, int]) -> str:
         return "No claim is made."
     claims = "1 claim" if total == 1 else f"{total} claims"
     if counts[page.NOT_RUN] == total:
+        if total == 1:
+            return "The claim has not been tested yet."
         return f"None of {claims} has been tested yet."
     parts = []
     for decision, count in counts.items():
@@ -210,6 +216,8 @@ def _bars(table: StudyTable, metric: Metric, entry: FigureEntry) -> dict[str, Pi
         return {}
     title = _axis(column, measure, metric)
     text = f"{title}: points are our means with 95 % intervals, diamonds what the paper prints."
+    if any(_has_undefined_seeds(table, row, column) for row in _rows(table, entry)):
+        text += " Rows have no point where some seed has no value."
     return {
         f"bars-{_file_part(column)}": Picture(
             _titled(entry, title), text, lambda: figures.numbers_by_row(panels, title)
@@ -221,12 +229,19 @@ def _mark(
     table: StudyTable, row: str, condition: str, column: str, measure: Measure
 ) -> figures.Mark:
     sample = _sample(table, row, condition, column)
-    mean, half = (NAN, NAN) if sample is None else page.mean_and_half(sample)
+    # A mean over the other seeds only could favour the row.
+    mean, half = (NAN, NAN) if sample is None or sample.undefined else page.mean_and_half(sample)
     printed = table.study.file.printed.get(condition, {}).get(column, {}).get(row, NAN)
     if isinstance(printed, list):
         printed = printed[0]
     factor = page.printed_factor(table.study, measure)
     return figures.Mark(row, mean * measure.scale, half * measure.scale, printed * factor)
+
+
+def _has_undefined_seeds(table: StudyTable, row: str, column: str) -> bool:
+    """Return True if a run of a row has no value of a measure, as after divergence."""
+    samples = [_sample(table, row, condition, column) for condition in table.study.file.conditions]
+    return any(sample is not None and sample.undefined for sample in samples)
 
 
 def _curves(table: StudyTable, metric: Metric, entry: FigureEntry) -> dict[str, Picture]:

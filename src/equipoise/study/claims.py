@@ -157,6 +157,8 @@ def _split_conditions(text: str, known: Sequence[str]) -> tuple[str, tuple[str, 
             raise ClaimError(
                 f"claim {text!r}: unknown condition {name!r}; the study has {expected}"
             )
+    if len(set(names)) < len(names):
+        raise ClaimError(f"claim {text!r}: expected distinct conditions, got {listed.strip()}")
     return comparison.strip(), names
 
 

@@ -37,6 +37,8 @@ FEDAVG = "fedavg"
 FRACTION = "fraction"
 AGAINST_ALONE = (*CHANGES, "cf")
 """Measures that compare a row with training alone."""
+LEVELS = ("average", "worst", "best", "std")
+"""Numbers over the clients of a row alone."""
 OF_ROWS = ("method", "seed")  # keys of an experiment that rows and seeds of a study set
 SCALED = (
     "rounds",
@@ -68,6 +70,13 @@ def _checked_scale_name(name: str) -> str:
     return name
 
 
+def _checked_distinct(values: list[Any]) -> list[Any]:
+    for position, value in enumerate(values):
+        if value in values[:position]:
+            raise ValueError(f"expected distinct entries, found {value} twice; remove one")
+    return values
+
+
 def _as_claim_entry(value: Any) -> Any:
     if isinstance(value, str):
         return {"claim": value}
@@ -80,7 +89,8 @@ def _as_claim_entry(value: Any) -> Any:
 
 ScaleName = Annotated[str, AfterValidator(_checked_scale_name)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
-Seeds = Annotated[list[Seed], Field(min_length=1)]
+Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_checked_distinct)]
+Names = Annotated[list[str], Field(min_length=1), AfterValidator(_checked_distinct)]
 
 
 class Source(BaseModel):
@@ -136,9 +146,7 @@ class Scale(BaseModel):
 
     core_hours: float = Field(gt=0, allow_inf_nan=False, description="expected cost of all runs")
     seeds: Seeds | None = Field(default=None, description="in place of the study's")
-    conditions: list[str] | None = Field(
-        default=None, min_length=1, description="a part of the study's"
-    )
+    conditions: Names | None = Field(default=None, description="a part of the study's")
     seeds_at: dict[str, Seeds] = Field(
         default_factory=dict, description="condition -> seeds, where they differ"
     )
@@ -167,7 +175,7 @@ class StudyFile(BaseModel):
         description="name as in the paper -> dotted settings, such as {data.partition: ics:5}",
     )
     seeds: Seeds
-    measures: list[str] = Field(min_length=1, description="columns, such as average, worst, cf")
+    measures: Names = Field(description="columns, such as average, worst, cf")
     baselines: Literal["standalone", "none"] = "standalone"
     target: Any = Field(
         default=None,
@@ -402,8 +410,9 @@ def _rows_of_method(path: Path, name: str, settings: Mapping[str, Any]) -> list[
 
 def _check_measures(path: Path, file: StudyFile) -> None:
     known = list(measures(find("accuracy"), sample_groups=True))
+    known.remove("majority")  # of data, which results do not have
     for column in file.measures:
-        name, _ = split_column(column) or ("", None)
+        name, group = split_column(column) or ("", None)
         if not name:
             raise ConfigurationError(
                 f"{path}: measures: expected a measure such as average, or one of a group such as "
@@ -413,6 +422,11 @@ def _check_measures(path: Path, file: StudyFile) -> None:
             match = closest(name, known)
             hint = f"did you mean {match!r}?" if match else f"known are {', '.join(known)}"
             raise ConfigurationError(f"{path}: measures: unknown measure {quoted(column)}; {hint}")
+        if group is not None and name not in (*LEVELS, *AGAINST_ALONE):
+            raise ConfigurationError(
+                f"{path}: measures: {quoted(column)}: {name} is not known for single groups; "
+                f"expected a group of {', '.join((*LEVELS, *AGAINST_ALONE))}"
+            )
         if name in AGAINST_ALONE and file.baselines == "none":
             raise ConfigurationError(
                 f"{path}: measures: {column} compares with training alone, but the study has "

@@ -11,11 +11,12 @@ import numpy as np
 from scipy import stats
 
 from equipoise.comparison.measures import Measure, measures
+from equipoise.data.message_text import counted
 from equipoise.metrics.registry import Metric
 from equipoise.study.definition import FRACTION, PAPER, Study
 from equipoise.study.plan import Refusal, models_of
 from equipoise.study.table import StudyTable
-from equipoise.study.verdicts import FAILS, HOLDS, OPEN, Sample, Test, Verdict
+from equipoise.study.verdicts import FAILS, HOLDS, OPEN, Sample, Test, Verdict, conditions_of
 
 NOT_RUN = "not run"
 DECISIONS = (HOLDS, FAILS, OPEN, NOT_RUN)
@@ -32,7 +33,8 @@ CLAIMS_TEXT = (
 PRELIMINARY = " (preliminary)"
 CELLS_TEXT = (
     "“ours” is the mean over seeds with its 95 % t-interval; a number without an interval is a "
-    "single seed. “paper” is what the paper prints, with its deviation."
+    "single seed. Where some seeds have no value, as after divergence, their number is given. "
+    "“paper” is what the paper prints, with its deviation."
 )
 
 
@@ -50,7 +52,8 @@ class Progress:
     """The finished part of a study at one scale.
 
     Attributes:
-        done: Number of methods, conditions and seeds with results.
+        done: Number of methods, conditions and seeds with results, and with those of training
+            alone where the study counts changes against it.
         planned: Number of all of them, without training alone and methods that refuse.
     """
 
@@ -63,12 +66,11 @@ class Progress:
         return self.done >= self.planned
 
 
-def study_page(table: StudyTable, refusals: Sequence[Refusal] = ()) -> str:
+def study_page(table: StudyTable) -> str:
     """Return the page of a study in Markdown.
 
     Args:
         table: The results.
-        refusals: Methods that refuse their settings, named under the tables.
     """
     parts = [f"# {table.study.file.title}", describe_runs(table)]
     if table.verdicts:
@@ -76,7 +78,8 @@ def study_page(table: StudyTable, refusals: Sequence[Refusal] = ()) -> str:
     for grid in condition_grids(table):
         parts.append(f"## {grid.title}\n\n{markdown(grid)}")
     parts.append(CELLS_TEXT)
-    parts += [describe_environment(table), describe_refusals(refusals), differences(table.study)]
+    parts.append(describe_environment(table))
+    parts += [describe_refusals(table.refusals), differences(table.study)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -88,7 +91,9 @@ def markdown(grid: Grid) -> str:
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    # A line break, as YAML's `|` leaves it, would end the table.
+    in_one_line = [" ".join(cell.split()).replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(in_one_line)} |"
 
 
 def progress_of(table: StudyTable) -> Progress:
@@ -102,7 +107,9 @@ def progress_of(table: StudyTable) -> Progress:
             planned |= {(method, condition, seed) for method in methods}
     served: dict[tuple[str, str, int], set[str]] = {}
     for record in table.records:
-        served.setdefault((record.method, record.condition, record.seed), set()).add(record.model)
+        if not table.lacks_baseline(record):
+            key = (record.method, record.condition, record.seed)
+            served.setdefault(key, set()).add(record.model)
     done = {key for key, models in served.items() if models_of(table.study, key[0]) <= models}
     return Progress(len(planned & done), len(planned))
 
@@ -114,9 +121,10 @@ def describe_runs(table: StudyTable) -> str:
     progress = progress_of(table)
     scale = describe_scale(table.study, table.scale)
     if not progress.done:
-        return f"{origin}Nothing has been run at {scale} yet."
-    amount = "all" if progress.complete else f"{progress.done} of"
-    text = f"{origin}Run at {scale}: {amount} {progress.planned} runs."
+        text = f"{origin}Nothing has been run at {scale} yet."
+    else:
+        amount = "all" if progress.complete else f"{progress.done} of"
+        text = f"{origin}Run at {scale}: {amount} {counted(progress.planned, 'run')}."
     if table.outdated:
         text += f" Lines of results that belong to other settings, not shown: {table.outdated}."
     return text
@@ -193,10 +201,12 @@ def _verdict_row(verdict: Verdict, table: StudyTable) -> list[str]:
 
 def restriction(table: StudyTable, verdict: Verdict) -> str:
     """Return the conditions of a verdict if a scale leaves some of its claim's out; else empty."""
-    conditions = table.study.scale(table.scale).conditions
-    if conditions is None or verdict.claim.conditions:
+    run = table.study.conditions(table.study.scale(table.scale))
+    claimed = verdict.claim.conditions or tuple(table.study.file.conditions)
+    judged = conditions_of(verdict.claim, run)
+    if set(judged) >= set(claimed):
         return ""
-    return f" (at {', '.join(conditions)} only)"
+    return f" (at {', '.join(judged)} only)"
 
 
 def preliminary(table: StudyTable, verdict: Verdict) -> str:
@@ -260,9 +270,11 @@ def printed_factor(study: Study, column: Measure) -> float:
 def core_hours(hours: float) -> str:
     """Return a cost as text: two digits below ten hours, whole hours above.
 
-    >>> core_hours(0.083), core_hours(2256)
-    ('0.083 core-hours', '2,256 core-hours')
+    >>> core_hours(0.083), core_hours(1), core_hours(2256)
+    ('0.083 core-hours', '1 core-hour', '2,256 core-hours')
     """
+    if hours == 1:
+        return "1 core-hour"
     return f"{hours:.2g} core-hours" if hours < 10 else f"{hours:,.0f} core-hours"
 
 
@@ -289,7 +301,12 @@ def _ours(sample: Sample | None, column: Measure) -> str:
         return NOTHING
     mean, half = mean_and_half(sample)
     text = number(mean, column)
-    return text if math.isnan(half) else f"{text} ± {number(half, column)}"
+    if not math.isnan(half):
+        text += f" ± {number(half, column)}"
+    if sample.undefined:
+        known = len(sample.values)
+        text += f" ({known} of {counted(known + len(sample.undefined), 'seed')})"
+    return text
 
 
 def mean_and_half(sample: Sample) -> tuple[float, float]:

@@ -6,6 +6,7 @@ finished; the folder of the run is not needed afterwards.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -18,7 +19,7 @@ from equipoise.comparison.plan import VALIDATION
 from equipoise.runs.result import ModelResult, RunResult, for_each_client
 from equipoise.runs.run import Run
 from equipoise.storage.store import RunError
-from equipoise.study.definition import Seed
+from equipoise.study.definition import AGAINST_ALONE, LEVELS, Seed
 from equipoise.study.plan import PlannedRun
 from equipoise.validation.settings import plain_reason
 
@@ -27,7 +28,8 @@ MOST_SAMPLES = 10**12  # of one client; test sets are drawn anew as 64-bit integ
 Number = Annotated[float, Field(allow_inf_nan=False)] | None
 TestSize = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]
 Test = Literal["", "local", "drawn", "global", "site"]
-Round = Annotated[int, Field(ge=0, lt=2**63)]
+MOST_ROUNDS = 10**7
+Round = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
 
 
 class Record(BaseModel):
@@ -100,11 +102,19 @@ class Record(BaseModel):
                     f"{name}: expected as many numbers as rounds ({len(self.rounds)}), "
                     f"found {len(numbers)}"
                 )
+        if any(later <= earlier for earlier, later in itertools.pairwise(self.rounds)):
+            raise ValueError("rounds: expected rising numbers")
+        for name in self.cost:
+            if name in (*LEVELS, *AGAINST_ALONE):
+                raise ValueError(f"cost: expected no {name!r}, which follows from `values`")
         if self.metric == "accuracy":
             self._check_accuracies()
         return self
 
     def _check_accuracies(self) -> None:
+        for client, value in self.values.items():
+            if value is not None and not self.test_sizes[client]:
+                raise ValueError(f"test_sizes: expected test samples of client {client!r}, found 0")
         accuracies = {
             "values": list(self.values.values()),
             "means": self.means,
@@ -201,8 +211,10 @@ def _number(value: float) -> float | None:
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
     """Add lines to the file of results; they are on disk when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(record.model_dump_json(exclude_defaults=True) + "\n" for record in records)
+    if not lines:
+        return  # An empty file would look like a study that was run.
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(lines)
         file.flush()
@@ -216,18 +228,31 @@ def read_records(path: Path) -> list[Record]:
     missing.
 
     Raises:
-        RunError: If another line is damaged, naming file and line.
+        RunError: If another line is damaged, or two lines contradict each other, naming file and
+            line.
     """
     if not path.exists():
         return []
-    lines = _complete_lines(path.read_bytes())
-    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+    records = []
+    first: dict[tuple[str, str, str, str], tuple[int, Record]] = {}
+    for number, line in enumerate(_complete_lines(path.read_bytes()), 1):
+        record = _parsed(line, f"{path}, line {number}")
+        key = (record.run, record.method, record.condition, record.model)
+        earlier, known = first.setdefault(key, (number, record))
+        if record.values != known.values:
+            raise RunError(
+                f"{path}, line {number}: expected one result of model {record.model!r} in run "
+                f"{record.run}, found another one in line {earlier}; remove the wrong line"
+            )
+        records.append(record)
+    return records
 
 
 def drop_partial_run(path: Path) -> None:
     """Remove a last line that a kill cut off, so that further lines can be added.
 
-    The other lines of its run are removed, too: a run with some lines would count as finished.
+    The other lines of its run are removed, too: a run with some lines would count as finished. A
+    complete last line without a line break, as some editors leave it, gets one.
     """
     if not path.exists():
         return
@@ -236,12 +261,19 @@ def drop_partial_run(path: Path) -> None:
     if complete < len(content):
         with path.open("r+b") as file:
             file.truncate(complete)
+    elif complete > len(content):
+        with path.open("ab") as file:
+            file.write(b"\n")
 
 
 def _complete_lines(content: bytes) -> list[bytes]:
     """Return the lines of all runs that were written completely."""
     *lines, partial = content.split(b"\n")
-    if not partial or not lines:
+    if not partial:
+        return lines
+    if _is_complete(partial):
+        return [*lines, partial]
+    if not lines:
         return lines
     last_run = _run_of(lines[-1])
     if not last_run.startswith(partial[: len(last_run)]):
@@ -249,6 +281,15 @@ def _complete_lines(content: bytes) -> list[bytes]:
     while lines and _run_of(lines[-1]) == last_run:
         lines.pop()
     return lines
+
+
+def _is_complete(line: bytes) -> bool:
+    """Return True if a line without a line break is a complete result."""
+    try:
+        Record(**json.loads(line.decode("utf-8")))
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return True
 
 
 def _run_of(line: bytes) -> bytes:
@@ -268,6 +309,6 @@ def _parsed(line: bytes, location: str) -> Record:
     except (ValueError, TypeError, RecursionError):
         reason = ""
     raise RunError(
-        f"{location}: expected the result of a run{reason}; remove all lines of this run, in other "
-        "files of this folder, too, to run it again"
+        f"{location}: expected the result of a run{reason}; to run it again, remove all its "
+        "lines, in other files of this folder, too, and its folder among the runs"
     )

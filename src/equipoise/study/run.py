@@ -87,13 +87,29 @@ def stored_table(study: Study, scale: str) -> StudyTable:
 
 def _table(study: Study, scale: str, plan: StudyPlan) -> StudyTable:
     """Return the table of the results that belong to the plan of the whole study."""
-    planned = {(run.method, run.condition, run.cell.name) for run in plan.runs}
-    stored = read_records(results_path(study, scale))
-    records = [
-        record for record in stored if (record.method, record.condition, record.run) in planned
-    ]
+    planned = {(run.method, run.condition, run.cell.name): run for run in plan.runs}
+    path = results_path(study, scale)
+    stored = read_records(path)
+    records = []
+    for record in stored:
+        run = planned.get((record.method, record.condition, record.run))
+        if run is not None and run.seed == record.seed:
+            # The baseline may have changed without the run: its name is not a part of the run's.
+            records.append(record.model_copy(update={"baseline": run.baseline}))
+    _check_metric(path, records)
     outdated = len(stored) - len(records)
     return StudyTable(study, scale, tuple(records), plan.refusals, outdated)
+
+
+def _check_metric(path: Path, records: Sequence[Record]) -> None:
+    """Refuse results of several metrics, whose numbers would stand in one column."""
+    for record in records:
+        if record.metric != records[0].metric:
+            raise RunError(
+                f"{path}: expected one metric in all runs, found {records[0].metric} in "
+                f"{records[0].run} and {record.metric} in {record.run}; make a study of its own "
+                "for conditions with another task"
+            )
 
 
 def run_study(
@@ -110,7 +126,7 @@ def run_study(
 
     The results of a run are written when it has finished, so a killed study continues where it
     stopped. Runs whose results are in the file, or in that of another study in the same folder, are
-    not run again, even if their folders are gone. The first seed of all rows runs first.
+    not run again, even if their folders are gone. The lowest seed of all rows runs first.
 
     Args:
         path: The study's file.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -51,12 +51,15 @@ class Difference:
         seed_error: Its standard error over seeds; NaN if it cannot be estimated.
         freedom: Degrees of freedom of `seed_error`; 0 if it cannot be estimated.
         test_error: Its standard error because all seeds share one test set.
+        exact: True for numbers without noise, such as numbers of training steps. Of all others
+            equal differences in a few seeds do not mean that there is no noise.
     """
 
     mean: float
     seed_error: float
     freedom: float
     test_error: float = 0.0
+    exact: bool = False
 
     @property
     def error(self) -> float:
@@ -66,7 +69,8 @@ class Difference:
     @property
     def known(self) -> bool:
         """True if the difference can be tested."""
-        return self.freedom > 0 and math.isfinite(self.mean) and math.isfinite(self.error)
+        has_error = math.isfinite(self.error) and (self.error > 0 or self.exact)
+        return self.freedom > 0 and math.isfinite(self.mean) and has_error
 
     def p_above(self, threshold: float = 0.0) -> float:
         """Return the one-sided p-value against "the true difference is at most `threshold`"."""
@@ -78,21 +82,25 @@ class Difference:
 
     def p_below(self, threshold: float = 0.0) -> float:
         """Return the one-sided p-value against "the true difference is at least `threshold`"."""
-        opposite = Difference(-self.mean, self.seed_error, self.freedom, self.test_error)
-        return opposite.p_above(-threshold)
+        return replace(self, mean=-self.mean).p_above(-threshold)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return the confidence interval of the true difference; NaN if it is unknown."""
-        if not self.known:
+        if not self._has_tails:
             return math.nan, math.nan
         half = self._quantile(0.5 - level / 2)
         return self.mean - half, self.mean + half
 
     def detectable(self, alpha: float) -> float:
         """Return the smallest true difference that a one-sided test finds in 80 % of studies."""
-        if not self.known:
+        if not self._has_tails:
             return math.nan
         return self._quantile(alpha) + self._quantile(1 - POWER)
+
+    @property
+    def _has_tails(self) -> bool:
+        """True if quantiles are of use: below one degree of freedom they are beyond all measure."""
+        return self.known and self.freedom >= 1
 
     def _tail(self, distance: float) -> float:
         """Return the probability of an error above a distance."""
@@ -161,7 +169,11 @@ def fit_prior(variances: Sequence[float], freedoms: Sequence[float]) -> Prior:
 
 
 def moderated(
-    differences: Sequence[float], prior: Prior, test_variance: float = 0.0, fixed_test: bool = False
+    differences: Sequence[float],
+    prior: Prior,
+    test_variance: float = 0.0,
+    fixed_test: bool = False,
+    exact: bool = False,
 ) -> Difference:
     """Return the mean of paired differences with a standard error shrunk towards the prior.
 
@@ -172,6 +184,7 @@ def moderated(
         fixed_test: True if all seeds share one test set. Its sampling error is then the same in
             every seed and is added; otherwise the spread over seeds contains it, and the noise is
             taken to be at least as large.
+        exact: True for numbers without noise.
     """
     values = np.asarray(differences, dtype=np.float64)
     mean = float(values.mean()) if len(values) else math.nan
@@ -179,15 +192,16 @@ def moderated(
     own_variance = float(values.var(ddof=1)) if own_freedom > 0 else 0.0
     freedom = own_freedom + prior.freedom
     if freedom <= 0 or not math.isfinite(mean):
-        return Difference(mean, math.nan, 0.0)
+        return Difference(mean, math.nan, 0.0, exact=exact)
     if prior.freedom > 0:
         variance = (own_freedom * own_variance + prior.freedom * prior.variance) / freedom
     else:
         variance = own_variance
     if fixed_test:
         seed_error = math.sqrt(variance / len(values))
-        return Difference(mean, seed_error, freedom, math.sqrt(test_variance))
-    return Difference(mean, math.sqrt(max(variance, test_variance) / len(values)), freedom)
+        return Difference(mean, seed_error, freedom, math.sqrt(test_variance), exact)
+    seed_error = math.sqrt(max(variance, test_variance) / len(values))
+    return Difference(mean, seed_error, freedom, exact=exact)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -90,6 +90,10 @@ class StudyTable:
         """Return the result of training alone that belongs to a record; None without one."""
         return self._alone.get(record.baseline)
 
+    def lacks_baseline(self, record: Record) -> bool:
+        """Return True if the run of training alone that belongs to a record has no result yet."""
+        return bool(record.baseline) and record.baseline not in self._alone
+
     @cached_property
     def _without(self) -> set[tuple[str, str]]:
         """Rows of training alone with the measures that compare a row with training alone."""
@@ -139,6 +143,8 @@ class StudyTable:
         draws = {}
         undefined = []
         for record in records:
+            if needs_baseline(column) and self.lacks_baseline(record):
+                continue  # Training alone has not been run yet: no value so far.
             value = self._value(record, column)
             if not math.isfinite(value):
                 undefined.append(record.seed)
@@ -190,13 +196,19 @@ class StudyTable:
         return NAN if factor is None else factor
 
 
+def needs_baseline(column: str) -> bool:
+    """Return True if a measure compares a row with training alone."""
+    return column.partition("[")[0] in AGAINST_ALONE
+
+
 def served_record(served: Sequence[Record], row: Row) -> Record | None:
     """Return the record of a row among those of the served models of one run."""
     if row.selected:
         main_first = sorted(served, key=lambda record: not record.main)
         means = {record.model: _or_nan(record.validation) for record in main_first}
-        model = best_model(means, find(served[0].metric))
-        return next((record for record in served if record.model == model), None)
+        # Without any value on validation data, as after divergence, the main model is served.
+        model = best_model(means, find(served[0].metric)) or main_first[0].model
+        return next(record for record in served if record.model == model)
     for record in served:
         if record.main if row.model is None else record.model == row.model:
             return record

@@ -23,6 +23,8 @@ HOLDS: Literal["holds"] = "holds"
 FAILS: Literal["does not hold"] = "does not hold"
 OPEN: Literal["cannot be told"] = "cannot be told"
 LEVEL = 0.05
+EXACT = ("steps", "megabytes")
+"""Measures without noise: equal differences in all seeds decide a claim about them."""
 
 Key = tuple[str, str, str]
 """Row, condition and measure."""
@@ -98,9 +100,11 @@ class Verdict:
 
     @property
     def detectable(self) -> float:
-        """The smallest true difference that all comparisons could have detected."""
+        """The smallest true difference that all comparisons could have detected; NaN if unknown."""
         values = [test.detectable for test in self.tests]
-        return max(values) if values else math.nan
+        if not values or any(math.isnan(value) for value in values):
+            return math.nan
+        return max(values)
 
 
 def judge(
@@ -118,7 +122,8 @@ def judge(
         claims: The claims; their number is corrected for.
         samples: (row, condition, measure) -> values by seed. Missing entries make a claim open.
         rows: All rows; those of one method share the part of their name before the first point.
-        conditions: All conditions.
+        conditions: The conditions that are run. A claim about some of its conditions is judged by
+            those that are among them.
         level: Probability of any wrong decision in the whole study.
         without: Rows and measures that cannot have a value, such as training alone and its own
             change; `every other` leaves them out.
@@ -133,7 +138,7 @@ def judge(
     alpha = level / (2 * max(1, len(claims)))
     tested: dict[Claim, list[Test]] = {}
     for claim, pairs in paired.items():
-        prior = priors[claim.left.column]
+        prior = priors[_kind(claim)]
         tested[claim] = [_test(pair, prior, alpha) for pair in pairs]
     adjusted = holm([_p_value(tested[claim]) for claim in claims])
     return [
@@ -155,6 +160,7 @@ class _Pair:
     fixed_test: bool = False
     seen: bool = True  # both rows have been run, or one of them never will be
     refused: bool = False
+    exact: bool = False
 
 
 def opponents(claim: Claim, rows: Sequence[str]) -> list[str | None]:
@@ -165,6 +171,18 @@ def opponents(claim: Claim, rows: Sequence[str]) -> list[str | None]:
         return [claim.right.row]
     method = _method_of(claim.left.row)
     return [row for row in rows if _method_of(row) != method]
+
+
+def conditions_of(claim: Claim, run: Sequence[str]) -> Sequence[str]:
+    """Return the conditions that a claim is judged by.
+
+    Args:
+        claim: The claim.
+        run: The conditions that are run. If the claim is about none of them, its own are returned.
+    """
+    if not claim.conditions:
+        return run
+    return [name for name in claim.conditions if name in run] or claim.conditions
 
 
 def _method_of(row: str) -> str:
@@ -179,7 +197,7 @@ def _paired(
     refused: Collection[tuple[str, str]],
 ) -> list[_Pair]:
     pairs = []
-    for condition in claim.conditions or conditions:
+    for condition in conditions_of(claim, conditions):
         for opponent in opponents(claim, rows):
             compared = (claim.left.row, opponent)
             refusing = [row for row in compared if row and (row, condition) in refused]
@@ -223,6 +241,7 @@ def _pair(
         tuple(differences),
         test_variance,
         fixed_test=left.fixed_test,
+        exact=all(column in EXACT for column in claim.columns),
     )
 
 
@@ -265,25 +284,48 @@ def _sample(
     return sample, ""
 
 
-def _priors(paired: Mapping[Claim, Sequence[_Pair]]) -> dict[str, Prior]:
-    """Return one prior per measure, from every distinct comparison of that measure."""
-    spreads: dict[str, dict[tuple[str, str, str | None], tuple[float, int]]] = {}
+def _kind(claim: Claim) -> tuple[str, ...]:
+    """Return the kind of a claim's differences, whose variances resemble each other.
+
+    Differences of two rows lack the part of the seed that both share. Those of a row and a number
+    have it, so that they are of another kind.
+    """
+    if claim.right is None:
+        return (claim.left.column,)
+    return claim.left.column, claim.right.column
+
+
+def _priors(paired: Mapping[Claim, Sequence[_Pair]]) -> dict[tuple[str, ...], Prior]:
+    """Return one prior for each kind of differences, from every distinct comparison."""
+    spreads: dict[tuple[str, ...], dict[tuple[float, ...], float]] = {}
     for claim, pairs in paired.items():
-        own = spreads.setdefault(claim.left.column, {})
+        own = spreads.setdefault(_kind(claim), {})
         for pair in pairs:
-            freedom = len(pair.differences) - 1
-            if freedom > 0:
-                mean = sum(pair.differences) / len(pair.differences)
-                squares = sum((value - mean) ** 2 for value in pair.differences)
-                own[pair.condition, pair.left, pair.right] = (squares / freedom, freedom)
-    return {
-        column: fit_prior([v for v, _ in own.values()], [f for _, f in own.values()])
-        for column, own in spreads.items()
-    }
+            if len(pair.differences) > 1:
+                deviations = _deviations(pair.differences)
+                squares = sum(value**2 for value in deviations)
+                own[deviations] = squares / (len(deviations) - 1)
+    priors = {}
+    for kind, own in spreads.items():
+        freedoms = [len(deviations) - 1 for deviations in own]
+        priors[kind] = fit_prior(list(own.values()), freedoms)
+    return priors
+
+
+def _deviations(differences: Sequence[float]) -> tuple[float, ...]:
+    """Return the deviations from the mean, equal for the same comparison the other way round.
+
+    The same variance must not count twice: a > b and b > a, or one run under two names, would look
+    like two variances that agree.
+    """
+    mean = sum(differences) / len(differences)
+    deviations = [round(value - mean, 12) for value in differences]
+    sign = next((math.copysign(1.0, value) for value in deviations if value), 1.0)
+    return tuple(sign * value + 0.0 for value in deviations)
 
 
 def _test(pair: _Pair, prior: Prior, alpha: float) -> Test:
-    difference = moderated(pair.differences, prior, pair.test_variance, pair.fixed_test)
+    difference = moderated(pair.differences, prior, pair.test_variance, pair.fixed_test, pair.exact)
     return Test(
         pair.condition,
         pair.left,
@@ -322,6 +364,10 @@ def _reason(tests: Sequence[Test], pairs: Sequence[_Pair]) -> str:
     reasons += [pair.missing for pair in pairs if pair.missing]
     if reasons:
         return reasons[0]
+    if any(not test.seeds for test in tests):
+        return "the rows have no seed in common yet"
     if tests and all(test.difference.freedom <= 0 for test in tests):
         return "one seed says nothing about the noise of training"
+    if any(not test.difference.known for test in tests):
+        return "equal differences in all seeds say nothing about the noise"
     return ""
