@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from equipoise.experiment import ConfigurationError
+from equipoise.report.study import pictures_of
 from equipoise.study.definition import load_study
 from equipoise.study.page import condition_grids, describe_runs, study_page
 from equipoise.study.plan import plan_study
@@ -271,3 +272,21 @@ def test_fairness_of_one_model_has_the_error_of_what_clients_have_after_training
     assert np.var(redraw(one, alone, "cf", "global")) > 1
     without = one.model_copy(update={"after_local": {}})
     assert redraw(without, alone, "cf", "global") is None
+
+
+def test_a_study_without_a_paper_is_not_said_to_be_run_at_the_papers_scale(tmp_path):
+    assert "Run at scale `paper`: 2 of 4 runs" in describe_runs(
+        StudyTable(study(tmp_path), "paper", RECORDS[:2])
+    )
+    source = {"source": {"paper": "A paper", "table": "Table 1"}}
+    assert "at the paper's own scale" in describe_runs(
+        StudyTable(study(tmp_path, **source), "paper", RECORDS)
+    )
+
+
+def test_a_figure_names_printed_numbers_only_where_there_are_some(tmp_path):
+    text = pictures_of(StudyTable(study(tmp_path), "paper", RECORDS))["bars-average"].text
+    assert "paper prints" not in text
+    printed = {"printed": {"even": {"average": {"fedavg": 80.0}}}}
+    text = pictures_of(StudyTable(study(tmp_path, **printed), "paper", RECORDS))["bars-average"]
+    assert "diamonds what the paper prints" in text.text

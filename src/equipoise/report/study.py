@@ -215,7 +215,9 @@ def _bars(table: StudyTable, metric: Metric, entry: FigureEntry) -> dict[str, Pi
     if not panels:
         return {}
     title = _axis(column, measure, metric)
-    text = f"{title}: points are our means with 95 % intervals, diamonds what the paper prints."
+    text = f"{title}: points are our means with 95 % intervals"
+    is_printed = any(math.isfinite(mark.printed) for marks in panels.values() for mark in marks)
+    text += ", diamonds what the paper prints." if is_printed else "."
     if any(_has_undefined_seeds(table, row, column) for row in _rows(table, entry)):
         text += " Rows have no point where some seed has no value."
     return {

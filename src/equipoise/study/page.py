@@ -133,7 +133,9 @@ def describe_runs(table: StudyTable) -> str:
 def describe_scale(study: Study, name: str) -> str:
     """Return the name of a scale and the settings in which it differs from the paper's."""
     changes = changes_of_scale(study, name)
-    return name_of_scale(name) + (f" ({changes})" if changes else "")
+    is_own = study.file.source is None  # no paper, whatever the scale is called
+    scale = f"scale `{name}`" if is_own else name_of_scale(name)
+    return scale + (f" ({changes})" if changes else "")
 
 
 def name_of_scale(name: str) -> str:
