@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +98,20 @@ def test_distances_are_those_of_parameters_and_features_apart(result: Comparison
         mean = np.mean([row["value"] for row in rows])
         assert value(result, "fedavg", measure) == pytest.approx(mean)
     assert any("cgsv: no distances" in line for line in formats.explanation(result))
+
+
+def test_the_distance_of_a_model_that_diverged_is_not_left_out(
+    result: Comparison, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(result.entries[1].run.folder, tmp_path / "run")
+    change(
+        folder,
+        "update measurements set value = null where phase = 'after_local' and client = '1' "
+        "and split = 'parameters' and round = 4",
+    )
+    cost = read_result(Run(folder)).cost
+    assert math.isnan(cost["d_cos"])
+    assert math.isfinite(cost["embedding_angle"])
 
 
 def test_seconds_of_every_client_are_recorded(result: Comparison) -> None:

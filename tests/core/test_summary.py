@@ -306,8 +306,8 @@ def test_the_reason_why_nothing_was_measured(
 @pytest.mark.parametrize(
     ("train", "test", "note"),
     [
-        ([0, 9], [0, 5], "client {} has no samples; averages are over the other client"),
-        ([3, 9], [0, 5], "client {} has no test samples; averages are over the other client"),
+        ([0, 9], [0, 5], "client {} has no samples; averages are over the others"),
+        ([3, 9], [0, 5], "client {} has no test samples; averages are over the others"),
         ([8, 9], [5, 5], ""),
         ([0, 0], [0, 0], ""),  # then nothing was measured, which has a note of its own
     ],

@@ -57,14 +57,14 @@ def card(client: str, gain: float, p: float | None = None) -> Card:
 @pytest.mark.parametrize(
     ("found", "end"),
     [
-        ([card("a", 0.0, 1.0)], "0 of 1 clients gain; nobody loses."),
+        ([card("a", 0.0, 1.0)], "0 of 1 client gain; nobody loses."),
         ([card("a", 0.0, 1.0), card("b", 0.2, 0.01)], "1 of 2 clients gains; nobody loses."),
         ([card("a", 0.1, 0.3), card("b", 0.2, 0.01)], "all 2 clients gain."),
         ([card("a", 0.1, 0.3), card("b", 0.2, 0.1)], "all 2 clients gain; none of these changes is significant, given finite test sets."),
         ([card("a", -0.1, 0.01), card("b", -0.2, 0.01)], "0 of 2 clients gain; 2 lose, client b most: 20.0 points."),
         ([card("a", -0.1, 0.01), card("b", -0.2, 0.2)], "0 of 2 clients gain; 2 lose, client b most: 20.0 points, which is not significant, given its finite test set."),
         ([card("a", -0.1), card("b", 0.2, 0.01)], "1 of 2 clients gains; client a loses 10.0 points."),
-        ([Card("x", 1, 0.3), card("a", 0.1)], "1 of 1 clients gains."),
+        ([Card("x", 1, 0.3), card("a", 0.1)], "1 of 1 client gains."),
     ],
 )  # fmt: skip
 def test_a_headline_says_no_more_than_the_tests(found: list[Card], end: str) -> None:
@@ -81,10 +81,10 @@ def test_the_sentence_on_significance_counts_clear_gains_and_losses() -> None:
     def said(*cards: Card) -> str:
         return significance_sentence(cards, ACCURACY)
 
-    assert "are 1 of the 2 gains." in said(card("a", 0.1, 0.01), card("b", 0.1, 0.3))
-    assert "are 0 of the 1 losses." in said(card("a", -0.1, 0.4))
+    assert ": 1 of 2 gains." in said(card("a", 0.1, 0.01), card("b", 0.1, 0.3))
+    assert ": 0 of 1 loss." in said(card("a", -0.1, 0.4))
     both = said(card("a", 0.1, 0.01), card("b", -0.1, 0.3), card("c", -0.1, 0.001))
-    assert "are 1 of the 1 gains and 1 of the 2 losses." in both
+    assert ": 1 of 1 gain and 1 of 2 losses." in both
     assert said(card("a", 0.0, 1.0)) == "" == said(Card("a", 1, 0.5))
 
 

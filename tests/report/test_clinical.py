@@ -89,7 +89,7 @@ def test_two_classes_have_a_curve_of_the_second_one_for_every_model() -> None:
     )
     assert found["roc"].text.startswith(f"AUROC in %: {areas}. ")
     assert found["roc"].text.endswith(
-        "1 of 3 clients sent no counts: fewer than 30 test samples, or they may not."
+        "1 of 3 clients sent no counts: fewer than 30 test samples, a diverged model, or they may not."
     )
     assert "30 % are ill" in found["calibration"].text
     shared = clinical.curves_of(

@@ -55,13 +55,13 @@ def test_headlines_for_every_kind_of_outcome():
         headline([card("a", -0.25), card("b", 0.2)], rmse)
         == "In this one run 1 of 2 clients gains; client a loses: its RMSE is 0.2500 higher than alone."
     )
-    assert headline([card("a", 0.1)], accuracy) == "In this one run 1 of 1 clients gains."
+    assert headline([card("a", 0.1)], accuracy) == "In this one run 1 of 1 client gains."
     wide, clear = Card("a", 9, 0.4, 0.5, -0.1, p=0.3), Card("b", 9, 0.9, 0.5, 0.4, p=0.001)
     assert headline([wide, clear], accuracy).endswith(
         "client a loses 10.0 points, which is not significant, given its finite test set."
     )
     assert headline([wide, card("c", 0.0)], accuracy).endswith(
-        "none of these changes is significant, given finite test sets."
+        "this change is not significant, given a finite test set."
     )
 
 

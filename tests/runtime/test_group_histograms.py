@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import equipoise as eq
 from equipoise.cli import app
 from equipoise.data import federate
-from equipoise.data.groups import Groups
+from equipoise.data.groups import MISSING, Groups
 from equipoise.metrics.score_histograms import counted
 from equipoise.runs import Run, read_result
 from equipoise.runs.groups import ALL, CellKey, GroupReport, group_report, sentence
@@ -217,6 +217,46 @@ def test_the_sentence_names_a_clear_gap_and_says_when_there_is_none() -> None:
     assert far is not None and near is not None
     assert "sex m at a" in sentence(far, "sick") and "excludes no gap" in sentence(far, "sick")
     assert "cannot tell it from none" in sentence(near, "sick")
+
+
+def test_the_largest_gap_is_named_also_if_a_smaller_one_is_clear() -> None:
+    def group(found: int, ill: int) -> Any:
+        return table_of([1] * ill + [0] * 20, [0.9] * found + [0.1] * (ill - found + 20))
+
+    report = group_report(
+        {
+            CellKey("north", "sex", "f"): group(180, 200),
+            CellKey("north", "sex", "m"): group(140, 200),
+            CellKey("south", "sex", "f"): group(5, 5),
+            CellKey("south", "sex", "m"): group(1, 5),
+        },
+        ["north", "south"],
+        50,
+        10,
+    )
+    assert report is not None
+    text = sentence(report, "sick")
+    assert (
+        "The largest gap in the share of sick that is recognised is that by sex at south: 80 %"
+        in text
+    )
+    assert "the largest whose interval excludes no gap is that by sex over all sites" in text
+
+
+def test_rows_without_a_group_are_no_worst_group() -> None:
+    report = group_report(
+        {
+            CellKey("a", "sex", "f"): table_of([0, 1] * 10, [0.3, 0.8] * 10),
+            CellKey("a", "sex", MISSING): table_of([0, 1] * 10, [0.8, 0.3] * 10),
+        },
+        ["a"],
+        50,
+        10,
+    )
+    assert report is not None and report.worst == CellKey("a", "sex", "f")
+    only = {CellKey("a", "sex", MISSING): table_of([0, 1] * 10, [0.8, 0.3] * 10)}
+    nobody = group_report(only, ["a"], 50, 10)
+    assert nobody is not None and nobody.worst is None and sentence(nobody, "sick") == ""
 
 
 def test_of_three_classes_accuracy_is_reported() -> None:

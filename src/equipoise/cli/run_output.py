@@ -214,6 +214,8 @@ def _show_other_metrics(result: RunResult, served: ModelResult, metric: Metric) 
     for name, other in served.metrics.items():
         if name != metric.name and other.values and not other.once:
             averages[name] = _number(other.aggregates["average"], other.metric)
+            if len(other.values) < len(result.clients):
+                averages[name] += f" ({len(other.values)} of {len(result.clients)} clients)"
     if not averages:
         return
     means = ", ".join(f"{name} {average}" for name, average in averages.items())
@@ -272,7 +274,7 @@ def _show_gains(result: RunResult, scores: MetricResult) -> None:
         return
     line = (
         f"against training alone ({counts['against']}): {counts['gained']} of "
-        f"{len(scores.values)} clients gain, {counts['lost']} lose, average gain "
+        f"{counted(len(scores.gains), 'client')} gain, {counts['lost']} lose, average gain "
         f"{_number(counts['average gain'], scores.metric, signed=True)}"
     )
     if "clearly gained" in counts:

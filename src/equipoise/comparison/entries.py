@@ -84,6 +84,8 @@ class Entry:
             reasons["rounds_to_target"] = NO_TARGET
         else:
             values["rounds_to_target"] = scores.curve.first_round_at(target, scores.metric)
+            if math.isnan(values["rounds_to_target"]):
+                reasons["rounds_to_target"] = NOT_REACHED
         values |= self._by_group()
         report = self.run.models[self.run.main_model].groups
         values |= dict.fromkeys(BY_SAMPLE_GROUP, NAN) if report is None else report.aggregates
@@ -128,10 +130,15 @@ class Entry:
         return NAN if factor is None else factor
 
     def with_metric(self, metric: str) -> Entry:
-        """Return the same run in a table about another of its metrics."""
-        target = self.target
-        if isinstance(target, RunResult):
-            target = target.with_main_metric(metric)
+        """Return the same run in a table about another of its metrics.
+
+        A target that is a number belongs to the metric that it was named for.
+        """
+        target: float | RunResult | None = None
+        if isinstance(self.target, RunResult):
+            target = self.target.with_main_metric(metric)
+        elif metric == self.metric.name:
+            target = self.target
         rival = self.rival and self.rival.with_main_metric(metric)
         run = self.run.with_main_metric(metric)
         return replace(self, run=run, target=target, rival=rival)

@@ -18,7 +18,7 @@ from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW
 from equipoise.metrics.gains import SIGNIFICANT, Gain
 from equipoise.metrics.registry import find, measured, why_main
 from equipoise.runs import RunResult
-from equipoise.runs.notes import no_test, one_class, unevaluated
+from equipoise.runs.notes import no_test, one_class, unevaluated, without_samples
 from equipoise.storage.files import save_output
 from equipoise.validation import text as words
 from equipoise.validation.names import nearest
@@ -29,6 +29,7 @@ CLEAR = "*"
 DIFFERENT = "†"
 OWN_SETTINGS = "§"
 REFUSED = "refused"
+MOST_TITLES = 3  # measures that a line names
 Mark = Callable[[str, int | None], str]
 Grid = tuple[list[str], list[list[str]]]  # header and rows
 
@@ -52,7 +53,8 @@ def figure(value: float | None, measure: Measure, signed: bool = False) -> str:
 def cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
     """Return a cell of the table: the mean ± half of the interval over seeds.
 
-    A † marks a difference from the baseline that is significant after Holm's correction.
+    A † marks a difference from the baseline that is significant after Holm's correction. If some
+    seeds have no value, the number of those that have one is added.
     """
     row = comparison.row(partition, method, name)
     measure = comparison.measures[name]
@@ -61,6 +63,8 @@ def cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
     text = figure(row["value"], measure, measure.signed)
     if row["low"] is not None and text != NOTHING:
         text += f" ± {figure((row['high'] - row['low']) / 2, measure)}"
+    if text != NOTHING and row["seeds"] < len(comparison.seeds):
+        text += f" ({row['seeds']}/{len(comparison.seeds)})"
     if row["p"] is not None and row["p"] < SIGNIFICANT:
         text += DIFFERENT
     return text
@@ -185,6 +189,7 @@ def explanation(comparison: Comparison) -> list[str]:
     lines += _about_overrides(comparison)
     lines += _about_selections(comparison)
     lines += _about_gaps(comparison)
+    lines += _about_missing_seeds(comparison)
     for refusal in comparison.refusals:
         lines.append(f"{REFUSED}: {refusal.method}: {refusal.reason}")
     for failure in comparison.failures:
@@ -211,7 +216,7 @@ def _about_seeds(comparison: Comparison) -> list[str]:
     count = len(comparison.seeds)
     lines = ["one seed: no interval"]
     if count != 1:
-        lines = [f"mean ± half of the {comparison.level:.0%} interval over {count} seeds"]
+        lines = [f"mean ± half of the {100 * comparison.level:g}% interval over {count} seeds"]
     if comparison.entries and comparison.baseline not in comparison.methods:
         lines.append(f"no p-values: no run of the baseline {comparison.baseline} finished")
     elif count < FEWEST_SEEDS:
@@ -269,12 +274,34 @@ def _about_selections(comparison: Comparison) -> list[str]:
 
 def _about_gaps(comparison: Comparison) -> list[str]:
     """Return why numbers of the table do not exist, each reason once."""
-    methods = {}
+    methods: dict[str, dict[str, None]] = {}
     for row in comparison.own_rows:
         missing = row["measure"] in comparison.columns and math.isnan(row["value"])
         if missing and row["note"]:
-            methods[row["note"]] = row["method"]
-    return [f"{method}: {reason}" for reason, method in methods.items()]
+            methods.setdefault(row["note"], {})[row["method"]] = None
+    return [f"{', '.join(names)}: {reason}" for reason, names in methods.items()]
+
+
+def _about_missing_seeds(comparison: Comparison) -> list[str]:
+    """Return which means are over some of the seeds only."""
+    count = len(comparison.seeds)
+    measures: dict[tuple[str, str, int], list[str]] = {}
+    for row in comparison.own_rows:
+        if row["measure"] in comparison.columns and 0 < row["seeds"] < count:
+            key = (row["method"], row["partition"], row["seeds"])
+            measures.setdefault(key, []).append(comparison.measures[row["measure"]].title)
+    lines = []
+    for (method, partition, seeds), titles in measures.items():
+        shown = ", ".join(titles[:MOST_TITLES])
+        if len(titles) > MOST_TITLES:
+            shown += f" and {len(titles) - MOST_TITLES} more"
+        lines.append(
+            f"{method} on {partition}: {shown} over {seeds} of {count} seeds; the others failed, "
+            "diverged or have no such number"
+        )
+    if lines:
+        lines.append("(4/5): over 4 of 5 seeds; a mean over fewer seeds than others has no rank")
+    return lines
 
 
 def _about_metrics(comparison: Comparison) -> list[str]:
@@ -291,8 +318,12 @@ def _about_metrics(comparison: Comparison) -> list[str]:
             f"measured at the end, at clients with at least 30 test samples: {', '.join(once)}"
         )
     lines.append(_about_old_histograms(comparison))
+    by_condition: dict[tuple[str, int], RunResult] = {}
     for run in _runs_and_baselines(comparison.entries):
-        lines.append(unevaluated(run))
+        by_condition.setdefault(run.condition, run)
+        lines += [unevaluated(run), *run.facts.get("notes", [])]
+    # All runs of one partition and seed have the same clients.
+    lines += [without_samples(run) for run in by_condition.values()]
     for name in comparison.metrics:
         lines += _undefined_clients(comparison, name)
         if find(name).needs == "two classes" and first.task.outputs > 2:
@@ -300,7 +331,7 @@ def _about_metrics(comparison: Comparison) -> list[str]:
                 f"{name}: the plain mean over the classes that occur in a client's test data, each "
                 "against the rest"
             )
-    return [line for line in lines if line]
+    return [line for line in dict.fromkeys(lines) if line]
 
 
 def _undefined_clients(comparison: Comparison, metric: str) -> list[str]:
@@ -455,7 +486,9 @@ def clients_grid(comparison: Comparison, partition: str, seed: int) -> Grid:
     alone: Mapping[str, float] = references[0] if same else {}
 
     def changes_of(client: str) -> list[float]:
-        return sorted(entry.gains().get(client, 0.0) for entry in entries.values())
+        gains = [entry.gains().get(client, 0.0) for entry in entries.values()]
+        # Nothing harms a client more than a model that diverged.
+        return sorted(-math.inf if math.isnan(gain) else gain for gain in gains)
 
     rows = []
     for client in sorted(references[0], key=changes_of):
@@ -477,9 +510,12 @@ def _change(gain: float | None, test: Gain | None, measure: Measure) -> str:
 
 def _losers(entry: Entry) -> str:
     """Return how many clients lose, and how many of them significantly."""
-    gains = entry.gains()
+    gains = [gain for gain in entry.gains().values() if not math.isnan(gain)]
     tests = entry.run.main.gain_tests
-    text = f"{sum(gain < 0 for gain in gains.values())} of {len(gains)}"
+    text = f"{sum(gain < 0 for gain in gains)} of {len(gains)}"
+    diverged = len(entry.gains()) - len(gains)
+    if diverged:
+        text += f", {diverged} diverged"
     if not tests:
         return text
     clear = sum(test.clear and test.value < 0 for test in tests.values())

@@ -144,7 +144,8 @@ class Comparison:
         sentences = {}
         for method in self.methods:
             curves = [entry.run.main.curve for entry in self.of_method(method, partition)]
-            curves = [curve for curve in curves if curve.rounds]
+            # A model that diverged has no mean.
+            curves = [curve for curve in curves if curve.rounds and curve.is_finite]
             sentence = not_converged(average(curves), self.metric) if curves else ""
             if sentence:
                 sentences[method] = sentence
@@ -190,7 +191,9 @@ class Comparison:
             values = []
             for seed in self.seeds:
                 entry = self.entry(method, partition, seed)
-                values.append(NAN if entry is None else entry.aggregates[measure])
+                # A group of clients may have no value in some run.
+                known = {} if entry is None else entry.aggregates.values
+                values.append(known.get(measure, NAN))
             by_method[method] = values
         return by_method
 
@@ -253,7 +256,8 @@ class Comparison:
             for method, numbers in values.items()
             if not all(map(math.isnan, numbers))
         }
-        step = self._step(name)
+        step = self._step(partition, name)
+        complete = _complete(known)
         means: dict[str, Interval] = {}
         tests: dict[str, PairedTest] = {}
         ranks: dict[str, float] = {}
@@ -264,22 +268,51 @@ class Comparison:
             for method, numbers in values.items():
                 means[method] = over_seeds(numbers, self.level, extreme_step=step)
             if lower is not None:
-                ranks = average_ranks(known, lower)
+                ranks = average_ranks(complete, lower)
                 if self.baseline in known:
-                    tests = against_baseline(known, self.baseline)
-        positions = _positions({method: means[method].value for method in known}, lower)
+                    tests = self._tests(partition, known, self.baseline)
+        positions = _positions({method: means[method].value for method in complete}, lower)
         return _Statistics(means, tests, ranks, positions)
 
-    def _step(self, measure: str) -> float | None:
+    def _tests(
+        self, partition: str, values: Mapping[str, list[float]], baseline: str
+    ) -> dict[str, PairedTest]:
+        """Return the test of every other method against one; rows of one model are tested once.
+
+        The model that was chosen on validation data, say, often has a row of its own, too. Counted
+        twice, it would make the correction for the number of tests stricter.
+        """
+        first = {self._served(baseline, partition): baseline}
+        for method in values:
+            first.setdefault(self._served(method, partition), method)
+        tests = against_baseline({name: values[name] for name in first.values()}, baseline)
+        for method in values:
+            name = first[self._served(method, partition)]
+            if name == baseline != method:
+                pair = {baseline: values[baseline], method: values[method]}
+                tests |= against_baseline(pair, baseline)
+            elif name != method:
+                tests[method] = tests[name]
+        return tests
+
+    def _served(self, method: str, partition: str) -> tuple[tuple[Path, str], ...]:
+        """Return the models behind a row, one for each seed."""
+        entries = self.of_method(method, partition)
+        return tuple((entry.run.folder, entry.run.main_model) for entry in entries)
+
+    def _step(self, partition: str, measure: str) -> float | None:
         """Return the smallest step of an extreme or a share over clients; None for others."""
-        scores = self.entries[0].run.main
+        entries = [entry for entry in self.entries if entry.run.condition[0] == partition]
+        results = [entry.run.main for entry in entries]
         if measure == "harmed":
-            return 1 / max(1, len(scores.values))
+            return 1 / max(1, min(len(scores.values) for scores in results))
         if measure not in EXTREMES:
             return None
-        sizes = [
-            scores.test_sizes[client] for client in scores.values if client in scores.test_sizes
-        ]
+        sizes = []
+        for scores in results:
+            sizes += [
+                scores.test_sizes[client] for client in scores.values if client in scores.test_sizes
+            ]
         if self.metric.name != "accuracy" or not sizes:
             return 0.0
         return 1 / max(1.0, median(sizes))
@@ -297,6 +330,19 @@ class Comparison:
     @cached_property
     def _rows_by_key(self) -> dict[tuple[str, str, str], dict[str, Any]]:
         return {(row["partition"], row["method"], row["measure"]): row for row in self.own_rows}
+
+    def is_complete(self, row: Mapping[str, Any]) -> bool:
+        """Return True if a record has a value in as many seeds as any other of its column."""
+        return bool(row["seeds"] == self._most_seeds[row["partition"], row["measure"]])
+
+    @cached_property
+    def _most_seeds(self) -> dict[tuple[str, str], int]:
+        """(partition, measure) -> largest number of seeds with a value."""
+        most: dict[tuple[str, str], int] = {}
+        for row in self.own_rows:
+            key = (row["partition"], row["measure"])
+            most[key] = max(most.get(key, 0), row["seeds"])
+        return most
 
     def clearly_best(self, partition: str, measure: str) -> str:
         """Return the method that differs significantly from every other; empty if there is none.
@@ -330,7 +376,7 @@ class Comparison:
         for method, numbers in values.items():
             if not all(map(math.isnan, numbers)):
                 known[method] = numbers
-        tests = against_baseline(known, best[0])
+        tests = self._tests(partition, known, best[0])
         significant = [
             test.adjusted is not None and test.adjusted < SIGNIFICANT for test in tests.values()
         ]
@@ -456,17 +502,39 @@ def _restored(folder: Path, entries: Sequence[Entry], saved: Mapping[str, Any]) 
 def _positions(values: Mapping[str, float], lower: bool | None) -> dict[str, int]:
     """Return 1 for the best and 2 for the second best method; equal values share.
 
-    >>> _positions({"a": 0.7, "b": 0.9, "c": 0.9, "d": 0.8}, lower=False)
+    >>> _positions({"a": 0.7, "b": 0.9, "c": 0.9 + 1e-16, "d": 0.8}, lower=False)
     {'b': 1, 'c': 1, 'd': 2}
     """
     if lower is None or len(values) < 2:
         return {}
-    best_two = sorted(set(values.values()), reverse=not lower)[:2]
+    levels: list[float] = []
     positions = {}
-    for method, value in sorted(values.items()):
-        if value in best_two:
-            positions[method] = 1 + best_two.index(value)
+    for method in sorted(values, key=lambda name: (values[name] * (1 if lower else -1), name)):
+        if not levels or not is_equal(values[method], levels[-1]):
+            levels.append(values[method])
+        if len(levels) > 2:
+            break
+        positions[method] = len(levels)
     return positions
+
+
+def is_equal(first: float, second: float) -> bool:
+    """Return True if two numbers differ by rounding at most."""
+    return math.isclose(first, second, rel_tol=1e-12, abs_tol=1e-15)
+
+
+def _complete(values: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """Return the methods that have a value in as many seeds as any other.
+
+    A mean over fewer seeds, such as those in which a model did not diverge, could look better than
+    it is. Such methods have no rank.
+    """
+    counts = {
+        method: sum(not math.isnan(value) for value in numbers)
+        for method, numbers in values.items()
+    }
+    most = max(counts.values(), default=0)
+    return {method: numbers for method, numbers in values.items() if counts[method] == most}
 
 
 def _plain_entry(entry: Entry, folder: Path) -> dict[str, Any]:

@@ -81,6 +81,8 @@ def limits_of(measure: str, table: Counts, value: float) -> Limits:
         return Limits(reason=BIASED)
     if measure == "balanced_accuracy":
         occurring = table[table[:, POSITIVES].any(-1)]
+        if len(table) == 2 and len(occurring) < 2:  # the rate of one class only
+            return Limits(reason=FEW.format(FEWEST_RATE))
         return mean_of_rates(occurring[:, FOUND].sum(-1), occurring[:, POSITIVES].sum(-1))
     if len(table) > 2:
         return Limits(reason=MANY_CLASSES)

@@ -10,6 +10,7 @@ import numpy as np
 
 from equipoise.comparison.formats import NOTHING, figure
 from equipoise.comparison.measures import in_unit_of
+from equipoise.data.message_text import counted
 from equipoise.metrics import SIGNIFICANT, Metric
 from equipoise.report.wording import name_of
 from equipoise.runs import RunResult
@@ -144,22 +145,43 @@ def headline(client_cards: Sequence[Card], metric: Metric) -> str:
     accuracy is 70.0 %, at client 3.'
     """
     known = [card for card in client_cards if card.gain is not None]
+    # Their model diverged: joining has not served them.
+    broken = [card for card in client_cards if math.isnan(card.value)]
     if not known:
-        extreme = "highest" if metric.lower_is_better else "lowest"
-        return (
-            "No run of training alone is known, so it cannot be said who gains; in this one run "
-            f"the {extreme} {name_of(metric)} is {written(client_cards[0].value, metric)}, "
-            f"at client {client_cards[0].client}."
-        )
+        return f"{_lowest(client_cards, metric)}{_diverged(broken)}."
+    count = len(known) + len(broken)
     winners = [card for card in known if card.verdict == "gains"]
     losers = [card for card in known if card.verdict == "loses"]
-    if len(winners) == len(known) > 1:
-        text = f"In this one run all {len(known):,} clients gain"
+    if len(winners) == count > 1:
+        text = f"In this one run all {count:,} clients gain"
     else:
         verb = "gains" if len(winners) == 1 else "gain"
-        text = f"In this one run {len(winners):,} of {len(known):,} clients {verb}"
+        text = f"In this one run {len(winners):,} of {counted(count, 'client')} {verb}"
         text += _losses(losers, len(winners) == len(known), metric)
-    return f"{text}{_insignificance(known, losers)}."
+    return f"{text}{_insignificance(known, losers)}{_diverged(broken)}."
+
+
+def _lowest(client_cards: Sequence[Card], metric: Metric) -> str:
+    """Return the headline of a run without a baseline."""
+    text = "No run of training alone is known, so it cannot be said who gains"
+    finite = [card for card in client_cards if not math.isnan(card.value)]
+    if not finite:
+        return text
+    extreme = "highest" if metric.lower_is_better else "lowest"
+    value = written(finite[0].value, metric)
+    return (
+        f"{text}; in this one run the {extreme} {name_of(metric)} is {value}, at client "
+        f"{finite[0].client}"
+    )
+
+
+def _diverged(broken: Sequence[Card]) -> str:
+    """Return the part of the headline about clients whose model diverged."""
+    if not broken:
+        return ""
+    if len(broken) == 1:
+        return f"; the model of client {broken[0].client} has diverged"
+    return f"; the models of {len(broken):,} clients have diverged"
 
 
 def _losses(losers: Sequence[Card], all_gain: bool, metric: Metric) -> str:
@@ -181,6 +203,8 @@ def _losses(losers: Sequence[Card], all_gain: bool, metric: Metric) -> str:
 def _insignificance(known: Sequence[Card], losers: Sequence[Card]) -> str:
     """Return the part of the headline about changes that are not significant."""
     tested = [card for card in known if card.p is not None and card.gain]
+    if len(tested) == 1 and not tested[0].clear:
+        return "; this change is not significant, given a finite test set"
     if tested and not any(card.clear for card in tested):
         return "; none of these changes is significant, given finite test sets"
     if not losers:
@@ -199,15 +223,15 @@ def significance_sentence(client_cards: Sequence[Card], metric: Metric) -> str:
         text = no_test(metric.name)
         return f"{text[0].upper()}{text[1:]}."
     parts = []
-    for verdict, noun in (("gains", "gains"), ("loses", "losses")):
+    for verdict, noun in (("gains", ("gain", "gains")), ("loses", ("loss", "losses"))):
         group = [card for card in tested if card.verdict == verdict]
         if group:
             clear = sum(card.clear for card in group)
-            parts.append(f"{clear:,} of the {len(group):,} {noun}")
+            parts.append(f"{clear:,} of {counted(len(group), *noun)}")
     if not parts:
         return ""
     return (
-        "Beyond the luck of finite test sets (exact McNemar test at 5 % for each client) are "
+        "Beyond the luck of finite test sets (exact McNemar test at 5 % for each client): "
         f"{' and '.join(parts)}."
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -205,6 +206,7 @@ def _page_of_one(content: _Content) -> dict[str, Any]:
             significance_sentence(content.cards, metric),
             groups.finding(result),
             *(f"{note[0].upper()}{note[1:]}." for note in notes(result)),
+            _outdated(result),
             _best_round(result),
             _advice(result),
             _unfinished(result),
@@ -227,6 +229,13 @@ def _page_of_one(content: _Content) -> dict[str, Any]:
         "configuration": [(str(result.folder), _yaml(result))],
         "environment": environment(result),
     }
+
+
+def _outdated(result: RunResult) -> str:
+    """Return a sentence if a run is of a version that computed other numbers; else empty."""
+    if not result.outdated:
+        return ""
+    return f"This run is outdated: {result.outdated}; run it again for numbers of this version."
 
 
 def _tiles(result: RunResult) -> list[Tile]:
@@ -253,7 +262,9 @@ def _tiles(result: RunResult) -> list[Tile]:
     if scores.baseline:
         change = numbers["change"]
         sign = "+" if change > 0 else ""
-        harmed = f"{100 * numbers['harmed']:.0f} % of the clients lose"
+        harmed = ""
+        if not math.isnan(numbers["harmed"]):
+            harmed = f"{100 * numbers['harmed']:.0f} % of the clients lose"
         fairness = formats.figure(numbers["cf"], Measure("CF"))
         tiles.append(("average gain", f"{sign}{points(change, metric)}", harmed))
         tiles.append(("collaborative fairness", fairness, "CF, from -100 to 100"))

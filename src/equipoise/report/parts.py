@@ -45,7 +45,7 @@ def metrics_of_one(result: RunResult, listed: Sequence[str]) -> dict[str, Any]:
     if result.main.baseline:
         shown += ["change", "worst_change", "harmed", "cf"]
     titles = measures(result.main.metric)
-    rows = [_metric_row(scores, shown) for scores in result.metrics.values()]
+    rows = [_metric_row(scores, shown, len(result.clients)) for scores in result.metrics.values()]
     clients = list(
         dict.fromkeys(client for scores in result.metrics.values() for client in scores.values)
     )
@@ -70,9 +70,12 @@ def metrics_of_one(result: RunResult, listed: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _metric_row(scores: MetricResult, shown: Sequence[str]) -> list[str]:
+def _metric_row(scores: MetricResult, shown: Sequence[str], clients: int) -> list[str]:
     columns = measures(scores.metric)
-    row = [title_of(scores.metric)]
+    title = title_of(scores.metric)
+    if len(scores.values) < clients:
+        title += f" ({len(scores.values)} of {clients} clients)"
+    row = [title]
     for name in shown:
         value = scores.aggregates[name]
         row.append(formats.figure(value, columns[name], columns[name].signed))

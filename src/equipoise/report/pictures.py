@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.table import Comparison
+from equipoise.data.message_text import counted
 from equipoise.metrics import Metric, UndefinedMetric, collaborative_fairness
 from equipoise.report import clinical, figures, groups, survival
 from equipoise.report.cards import Card, points, written
@@ -65,7 +66,7 @@ def of_run(label: str, result: RunResult, cards: Sequence[Card]) -> dict[str, Pi
     pictures = {}
     known = [card for card in cards if card.gain is not None and card.alone is not None]
     if known:
-        pictures["clients"] = _gains(known, result.main.metric)
+        pictures["clients"] = _gains(known, result.main.metric, len(cards) - len(known))
     pictures["curves"] = _learning(result)
     if len(result.clients) > 1:  # one client is even by itself
         pictures["plane"] = _plane(label, result)
@@ -73,7 +74,14 @@ def of_run(label: str, result: RunResult, cards: Sequence[Card]) -> dict[str, Pi
     return pictures | _maps(result) | _contributions(result)
 
 
-def _gains(cards: Sequence[Card], metric: Metric) -> Picture:
+def _gains(cards: Sequence[Card], metric: Metric, left_out: int) -> Picture:
+    """Return the figure of gains.
+
+    Args:
+        cards: The cards of clients whose gain is known.
+        metric: The metric.
+        left_out: The number of other clients.
+    """
     alone = np.array([card.alone for card in cards])
     together = np.array([card.value for card in cards])
     spans = {}
@@ -98,6 +106,8 @@ def _gains(cards: Sequence[Card], metric: Metric) -> Picture:
                 " Where the interval holds the ring, the change is not significant, given a finite "
                 "test set."
             )
+    if left_out:
+        text += f" Not shown, since the gain is not known: {counted(left_out, 'client')}."
     names = [card.client for card in cards]
     return Picture(
         "Alone and together",

@@ -8,7 +8,7 @@ from typing import Any
 
 from equipoise.comparison.formats import figure
 from equipoise.comparison.measures import Measure
-from equipoise.comparison.table import Comparison
+from equipoise.comparison.table import Comparison, is_equal
 from equipoise.report.parts import partition_name
 from equipoise.report.wording import name_of
 
@@ -39,6 +39,7 @@ def best_methods(comparison: Comparison) -> str:
                 sentences.append(sentence)
         if not sentences:
             continue
+        sentences += _left_out(comparison, partition)
         text = " ".join(sentences)
         several = len(comparison.partitions) > 1
         parts.append(f"On {partition_name(partition)}: {text}" if several else text)
@@ -52,7 +53,7 @@ def _sentence(comparison: Comparison, partition: str, name: str) -> str:
         return ""
     if len(rows) == 1:
         return _single_method(comparison, name, rows[0], alone)
-    best = [row for row in rows if row["value"] == rows[0]["value"]]
+    best = [row for row in rows if is_equal(row["value"], rows[0]["value"])]
     claim = f"{_listed([row['method'] for row in best])} {_claim(comparison, name, best)}"
     if alone is not None:
         claim += f", {_against_alone(measure, rows[0], alone)}"
@@ -67,6 +68,20 @@ def _sentence(comparison: Comparison, partition: str, name: str) -> str:
     if alone is not None:
         reason += _all_against_alone(measure, rows, alone)
     return f"{_question(comparison, name)} is undecided: {reason}."
+
+
+def _left_out(comparison: Comparison, partition: str) -> list[str]:
+    """Return a sentence about methods whose runs are not all there, or whose models diverged."""
+    names = {}
+    for row in comparison.own_rows:
+        is_selected = row["partition"] == partition and row["measure"] == comparison.measure
+        if is_selected and not comparison.is_complete(row):
+            names[row["method"]] = row["seeds"]
+    if not names:
+        return []
+    listed = [f"{name} ({seeds} of {len(comparison.seeds)} seeds)" for name, seeds in names.items()]
+    verb = "is" if len(names) == 1 else "are"
+    return [f"{_listed(listed)} {verb} left out, since not all seeds have a result."]
 
 
 def _single_method(comparison: Comparison, name: str, row: Row, alone: Row | None) -> str:
@@ -86,7 +101,7 @@ def _single_method(comparison: Comparison, name: str, row: Row, alone: Row | Non
 def _against_alone(measure: Measure, row: Row, alone: Row) -> str:
     """Return how a method compares with training alone, no stronger than the intervals permit."""
     value = f"training alone ({_value(alone['value'], measure)})"
-    if row["value"] == alone["value"]:
+    if is_equal(row["value"], alone["value"]):
         return f"equal to {value}"
     is_better = (row["value"] < alone["value"]) == bool(measure.lower)
     if row["seeds"] > 1 and not _apart(row, alone):
@@ -118,7 +133,7 @@ def _ranked_rows(comparison: Comparison, partition: str, name: str) -> tuple[lis
     alone = None
     for row in comparison.own_rows:
         is_selected = row["partition"] == partition and row["measure"] == name
-        if not is_selected or math.isnan(row["value"]):
+        if not is_selected or math.isnan(row["value"]) or not comparison.is_complete(row):
             continue
         if row["method"] in labels_alone:
             alone = row
@@ -150,7 +165,7 @@ def _doubt(comparison: Comparison, name: str, close: Sequence[Row]) -> str:
     without = [row for row in close if row["low"] is None]
     if not without:
         names = _listed([row["method"] for row in close])
-        return f"the {comparison.level:.0%} intervals of {names} overlap"
+        return f"the {100 * comparison.level:g}% intervals of {names} overlap"
     if all(row["seeds"] > 1 for row in without):
         quantity = "share of harmed clients" if name == "harmed" else _quantity(comparison, name)
         return f"two seeds are too few for an interval of the {quantity}"

@@ -170,14 +170,14 @@ def missing_histograms(clients: Collection[str], counted: Collection[str]) -> st
     """Return a sentence about clients that sent no histogram; empty if all did.
 
     >>> missing_histograms(["north", "south"], ["north"])
-    '1 of 2 clients sent no counts: fewer than 30 test samples, or they may not'
+    '1 of 2 clients sent no counts: fewer than 30 test samples, a diverged model, or they may not'
     """
     missing = len(set(clients) - set(counted))
     if not missing:
         return ""
     return (
-        f"{missing} of {len(clients)} clients sent no counts: fewer than {FEWEST} test samples, "
-        "or they may not"
+        f"{missing} of {len(clients)} clients sent no counts: fewer than {FEWEST} test samples, a "
+        "diverged model, or they may not"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from equipoise.data.roster import SHARED
 from equipoise.metrics.registry import Metric
 from equipoise.runs.run import Run
 
@@ -25,21 +26,34 @@ class Curve:
         means: The mean over clients in each; NaN if the model of some client had diverged.
         final_phase: True if the last point belongs to the final phase.
         deviations: The standard deviation over clients in each; empty if it was not read.
+        same_clients: False if rounds measured different clients, so that none is the best.
     """
 
     rounds: tuple[int, ...] = ()
     means: tuple[float, ...] = ()
     final_phase: bool = False
     deviations: tuple[float, ...] = ()
+    same_clients: bool = True
+
+    @property
+    def is_finite(self) -> bool:
+        """True if no model diverged."""
+        return all(map(math.isfinite, self.means))
 
     def training(self) -> Curve:
         """Return the curve without the final phase."""
         if not self.final_phase:
             return self
-        return Curve(self.rounds[:-1], self.means[:-1], deviations=self.deviations[:-1])
+        return replace(
+            self,
+            rounds=self.rounds[:-1],
+            means=self.means[:-1],
+            final_phase=False,
+            deviations=self.deviations[:-1],
+        )
 
     def best(self, metric: Metric) -> tuple[int, float] | None:
-        """Return the round with the best mean, and that mean; None without any.
+        """Return the round with the best mean, and that mean; None if there is none.
 
         The round is chosen by test data, so its mean is too good for a result.
 
@@ -48,7 +62,7 @@ class Curve:
         (4, 0.75)
         """
         means = np.array(self.means)
-        if not len(means) or np.isnan(means).all():
+        if not self.same_clients or not len(means) or np.isnan(means).all():
             return None
         position = int(np.nanargmin(means) if metric.lower_is_better else np.nanargmax(means))
         return self.rounds[position], self.means[position]
@@ -67,8 +81,12 @@ class Curve:
         return means
 
     def first_round_at(self, target: float, metric: Metric) -> float:
-        """Return the first measured round whose mean reaches the target; NaN if none does."""
-        for number, mean in zip(self.rounds, self.means, strict=True):
+        """Return the first measured round whose mean reaches the target; NaN if none does.
+
+        The final phase is no round.
+        """
+        training = self.training()
+        for number, mean in zip(training.rounds, training.means, strict=True):
             reached = mean <= target if metric.lower_is_better else mean >= target
             if reached:
                 return float(number)
@@ -153,7 +171,22 @@ def read_curve(
     if end is not None and final:
         by_round[end.round] = list(final.values())
         final_phase = end.final_phase
-    return Curve(tuple(by_round), _means(by_round), final_phase, _deviations(by_round))
+    return Curve(
+        tuple(by_round),
+        _means(by_round),
+        final_phase,
+        _deviations(by_round),
+        _same_clients(run, final, by_round),
+    )
+
+
+def _same_clients(
+    run: Run, final: Mapping[str, float], by_round: Mapping[int, Sequence[float]]
+) -> bool:
+    """Return False if each round measured its own cohort (`evaluation.clients: cohort`)."""
+    if run.config["evaluation"]["clients"] != "cohort" or list(final) == [SHARED]:
+        return True
+    return all(len(values) == len(run.clients) for values in by_round.values())
 
 
 def read_validation_curve(run: Run, metric: str, model: str) -> Curve:
@@ -190,10 +223,20 @@ def read_weights(run: Run) -> History:
 
 
 def average(curves: Sequence[Curve]) -> Curve:
-    """Return the mean of several curves, of those measured in the same rounds as the first."""
-    first = curves[0]
-    same = [curve.means for curve in curves if curve.rounds == first.rounds]
-    return replace(first, means=tuple(np.mean(same, axis=0).tolist()))
+    """Return the mean of several curves over the rounds that all of them measured.
+
+    Runs of one budget of time, say, have different numbers of rounds. The final phase is left out.
+
+    >>> average([Curve((1, 2, 3), (0.25, 0.5, 0.5)), Curve((1, 2), (0.75, 1.0))]).means
+    (0.5, 0.75)
+    """
+    by_round = [
+        dict(zip(curve.rounds, curve.means, strict=True))
+        for curve in (curve.training() for curve in curves)
+    ]
+    common = [number for number in by_round[0] if all(number in means for means in by_round)]
+    means = [float(np.mean([means[number] for means in by_round])) for number in common]
+    return Curve(tuple(common), tuple(means))
 
 
 def _received(run: Run, columns: Sequence[str], metric: str, model: str) -> list[tuple[Any, ...]]:

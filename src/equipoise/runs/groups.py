@@ -176,7 +176,7 @@ def group_report(
         pair = (key.site, key.column)
         if pair not in gaps:
             gaps[pair] = _gaps({k.group: cell for k, cell in cells.items() if k[:2] == pair})
-    own = list(tables)
+    own = [key for key in tables if key.group != MISSING]
     rates = [cells[key].rates["accuracy"] for key in own]
     position, accuracy = lowest(rates, share_samples=True)
     worst = None if position is None else own[position]
@@ -393,14 +393,23 @@ def _gap_sentence(report: GroupReport, name: str, measure: str, positive: str) -
             known.append((_is_clear(value), value.value, pair))
     if not known:
         return ""
-    clear, _, (site, column) = max(known)
     subject = f"share of {positive} that is recognised" if measure == "sensitivity" else measure
-    where = "over all sites" if site == ALL else f"at {site}"
-    value = report.gaps[site, column].values[name]
-    start = f"The largest gap in the {subject} is that by {column} {where}: {_percent(value)}"
+    clear, _, pair = max(known, key=lambda gap: gap[1])
+    text = f"The largest gap in the {subject} is {_gap_in_words(report, pair, name)}"
     if clear:
-        return f"{start}; the interval excludes no gap."
-    return f"{start}; test sets of this size cannot tell it from none."
+        return f"{text}; the interval excludes no gap."
+    text += "; test sets of this size cannot tell it from none."
+    any_clear, _, pair = max(known)
+    if any_clear:
+        gap = _gap_in_words(report, pair, name)
+        text += f" Of {len(known)} gaps, the largest whose interval excludes no gap is {gap}."
+    return text
+
+
+def _gap_in_words(report: GroupReport, pair: tuple[str, str], name: str) -> str:
+    site, column = pair
+    where = "over all sites" if site == ALL else f"at {site}"
+    return f"that by {column} {where}: {_percent(report.gaps[pair].values[name])}"
 
 
 def _is_clear(value: ClinicalValue) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from equipoise.metrics.registry import measured, why_main
 from equipoise.runs.aggregates import diverged, list_clients
+from equipoise.runs.baseline import is_baseline_for
 from equipoise.runs.convergence import not_converged
 from equipoise.runs.result import MetricResult, RunResult
 
@@ -26,11 +27,14 @@ def notes(result: RunResult, metric: str | None = None, model: str | None = None
         sentences.append(_choice_of_metric(result))
     if result.status == "finished" and model in (None, result.main_model):
         sentences.append(not_converged(scores.curve, scores.metric))
+    sentences.append(_older_round(result, scores))
     sentences.append(unevaluated(result))
+    sentences.append(_cohort_only(result, scores))
     sentences.append(without_samples(result))
     sentences.append(trained_on_validation(result))
     sentences.append(one_class(scores, result.main_split))
     sentences.append(diverged(scores.metric.name, scores.values))
+    sentences += _about_baseline(result, scores)
     if result.status == "finished" and not scores.values and not scores.undefined:
         sentences.append(nothing_measured(result))
     return [sentence for sentence in sentences if sentence]
@@ -58,6 +62,56 @@ def unevaluated(result: RunResult) -> str:
     )
 
 
+def _older_round(result: RunResult, scores: MetricResult) -> str:
+    """Return a sentence if the last rounds of a run were not measured; empty if they were."""
+    rounds = scores.curve.rounds
+    if result.status == "finished" or not rounds or rounds[-1] >= result.last_round:
+        return ""
+    return f"the values are those of round {rounds[-1]}, the last one that was measured"
+
+
+def _cohort_only(result: RunResult, scores: MetricResult) -> str:
+    """Return a sentence if only the cohort of the last round was measured; else empty."""
+    is_cohort = result.config["evaluation"].get("clients") == "cohort"
+    count = len(scores.values)
+    if not is_cohort or not count or count >= len(result.clients):
+        return ""
+    clients = "client" if count == 1 else "clients"
+    return (
+        f"only the {count} {clients} of the last cohort, of {len(result.clients)}, were measured; "
+        "averages are over them"
+    )
+
+
+def _about_baseline(result: RunResult, scores: MetricResult) -> list[str]:
+    """Return what limits a comparison with training alone."""
+    alone = result.baseline
+    if alone is None:
+        return []
+    sentences = []
+    if alone.status != "finished":
+        rounds = alone.config["rounds"]
+        sentences.append(
+            f"training alone is not finished: it is at round {alone.last_round} of {rounds}"
+        )
+    elif not is_baseline_for(alone.config, alone.fingerprint, result.config, result.fingerprint):
+        sentences.append(
+            "training alone has other settings (rounds, training, model or seed), so gains are not "
+            "those of joining alone"
+        )
+    if alone.outdated:
+        sentences.append(f"the run of training alone is outdated: {alone.outdated}")
+    broken = diverged(scores.metric.name, scores.baseline or {})
+    if broken:
+        sentences.append(f"training alone: {broken}; gains of these clients are not known")
+    if alone.unevaluated:
+        clients = list_clients(alone.unevaluated)
+        sentences.append(
+            f"training alone was not evaluated at {clients}; gains are over the others"
+        )
+    return sentences
+
+
 def without_samples(result: RunResult) -> str:
     """Return a sentence about clients that have nothing to be tested on; empty if all have."""
     if result.main_split != "test" or not any(result.sizes.get("test", ())):
@@ -76,9 +130,7 @@ def without_samples(result: RunResult) -> str:
             parts.append(f"{list_clients(clients)} {_has(clients)} no {missing}")
     if not parts:
         return ""
-    rest = len(result.clients) - len(empty) - len(untested)
-    others = "the other client" if rest == 1 else f"the other {rest} clients"
-    return f"{', '.join(parts)}; averages are over {others}"
+    return f"{', '.join(parts)}; averages are over the others"
 
 
 def _has(clients: Sequence[str]) -> str:

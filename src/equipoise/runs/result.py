@@ -44,6 +44,7 @@ from equipoise.task import Task
 from equipoise.validation.names import nearest
 
 Value = TypeVar("Value")
+NO_CURVE = "no learning curve: no round was measured, or not for the same clients in all runs"
 
 
 @dataclass(frozen=True)
@@ -105,17 +106,22 @@ class MetricResult:
         for name, reason in measures.reasons.items():
             if math.isnan(values[name]):
                 reasons[name] = reason
+        if best is None:
+            reasons |= dict.fromkeys(("best_round", "best_average"), NO_CURVE)
         return Aggregates(values, reasons)
 
     def only(self, clients: Sequence[str], undefined: Sequence[str]) -> MetricResult:
         """Return the result of some clients.
+
+        The learning curve stays only if all clients with a value do, since it is a mean over them.
 
         Args:
             clients: The clients whose values stay.
             undefined: The clients that are then named as having no value.
         """
         values = {client: self.values[client] for client in clients}
-        return replace(self, values=values, undefined=undefined)
+        curve = self.curve if len(values) == len(self.values) else Curve()
+        return replace(self, values=values, undefined=undefined, curve=curve)
 
 
 @dataclass(frozen=True)
@@ -368,6 +374,11 @@ def read_result(
     main_metric = main_metric or run.main_metric
     if isinstance(baseline, Run):
         check_comparable(run, baseline)
+        if baseline.config["method"]["name"] != ALONE:
+            raise RunError(
+                f"{baseline.folder} is not a run of {ALONE}; gains are counted against what "
+                "clients reach alone"
+            )
         baseline = read_result(baseline, details=details, main_metric=main_metric)
     with run.one_moment():
         return _Reader(run, main_metric, main_model).result(details).against(baseline)
@@ -533,7 +544,9 @@ class _Reader:
             return ModelResult(name, metrics, groups=groups)
         values = self._clinical(name, own, histograms)
         if name == self.main_model:
-            metrics |= self._sent_once(values, own, histograms)
+            main = metrics.get(self.main_metric)
+            values_of_main = {} if main is None else main.values
+            metrics |= self._sent_once(values, own, histograms, values_of_main)
         return ModelResult(name, metrics, values, groups)
 
     def _groups(self, model: str) -> GroupReport | None:
@@ -577,7 +590,9 @@ class _Reader:
         if last is None:
             return {}
         rows = self.run.columns("client", "value", round=last, **selection)
-        return {client: NAN if value is None else value for client, value in rows}
+        values = {client: NAN if value is None else value for client, value in rows}
+        # The last cohort alone says nothing about all clients.
+        return values if len(values) == len(self.run.clients) else {}
 
     def _undefined(self, model: str, values: Mapping[str, float]) -> list[str]:
         """Return the clients of the last measurement for whose samples a metric has no value."""
@@ -608,10 +623,22 @@ class _Reader:
         return clinical.clinical_values(histograms, exact)
 
     def _sent_once(
-        self, values: ByClient, measured: Collection[str], histograms: Mapping[str, Counts]
+        self,
+        values: ByClient,
+        measured: Collection[str],
+        histograms: Mapping[str, Counts],
+        main: Mapping[str, float],
     ) -> dict[str, MetricResult]:
-        """Return the clinical measures that the run did not measure in every round."""
-        clients = for_each_client(self.run, dict(histograms))
+        """Return the clinical measures that the run did not measure in every round.
+
+        Args:
+            values: Client -> clinical measures.
+            measured: The metrics that the run measured in every round.
+            histograms: Client -> histogram of scores.
+            main: Client -> value of the main metric, NaN for a model that diverged.
+        """
+        clients = {**for_each_client(self.run, dict(histograms)), **main}
+        diverged = {client: NAN for client, value in main.items() if math.isnan(value)}
         results = {}
         for name in clinical.TITLES:
             if name in measured:
@@ -621,7 +648,7 @@ class _Reader:
                 client: value.value for client, value in own.items() if not math.isnan(value.value)
             }
             resolution = max((own[client].resolution for client in known), default=0.0)
-            by_client = for_each_client(self.run, known)
+            by_client = {**for_each_client(self.run, known), **diverged}
             results[name] = MetricResult(
                 metric=find(name, self.run.task),
                 values=by_client,
@@ -673,13 +700,16 @@ class _Reader:
         if not self.run.config["evaluation"].get("distances"):
             return distances
         rows = self.run.store.rows(
-            "select split, metric, avg(value) as value from measurements "
+            "select split, metric, avg(value) as value, count(*) - count(value) as diverged "
+            "from measurements "
             "where phase = 'after_local' and split in ('parameters', 'embedding') and round = "
             "(select max(round) from measurements "
             "where phase = 'after_local' and split = 'parameters') group by split, metric"
         )
         for row in rows:
-            distances[names[row["split"], row["metric"]]] = row["value"]
+            # A mean over the other clients would look better than it is.
+            value = NAN if row["diverged"] else row["value"]
+            distances[names[row["split"], row["metric"]]] = value
         return distances
 
     def _details(
