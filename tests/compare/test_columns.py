@@ -64,7 +64,7 @@ def test_a_target_may_differ_by_partition(result: Comparison) -> None:
     easy = replace(result, entries=entries)
     assert value(easy, "fedavg", "rounds_to_target") == 1.0
     with pytest.raises(ValueError, match="unknown partition of the target 'idd'"):
-        with_targets(result.entries, {"idd": 0.5}, "fedavg")
+        eq.compare(BASE, ["fedavg"], target={"idd": 0.5})
     with pytest.raises(ValueError, match=r"target: expected a number.*got 'high'"):
         eq.compare(BASE, ["fedavg"], target="high")
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from equipoise.cli import app
+from equipoise.cli.compare import TableOptions
 from equipoise.comparison.labels import labels
 from equipoise.comparison.plan import (
     alone_for,
@@ -18,6 +21,7 @@ from equipoise.comparison.plan import (
     from_file,
     plan_comparison,
 )
+from equipoise.comparison.run import prepared
 from equipoise.composition import compose, parts
 from equipoise.data import from_arrays
 from equipoise.experiment import ConfigurationError, Experiment
@@ -33,20 +37,14 @@ def test_standalone_is_added_once_and_shared_by_all_methods():
     cells = plan(BASE, ["fedavg", "fedprox"], seeds=[1, 2], partitions=["iid", "dirichlet:0.5"])
     alone = [cell for cell in cells if cell.label == "standalone"]
     assert len(cells) == 12 and len(alone) == 4
-    for cell in cells:
-        reference = next(other for other in alone if other.name == cell.alone)
-        assert (reference.partition, reference.seed) == (cell.partition, cell.seed)
+    assert {cell.alone for cell in cells} == {"standalone"}
+    assert len({(cell.partition, cell.seed) for cell in alone}) == 4
 
 
-def test_a_tuned_learning_rate_has_its_own_reference():
+def test_a_learning_rate_is_tuned_for_training_alone_too():
     cells = plan(BASE, ["fedavg"], seeds=[1], grid={"training.lr": [0.1, 0.01]})
-    for cell in cells:
-        reference = next(other for other in cells if other.name == cell.alone)
-        assert (
-            reference.label == "standalone"
-            and reference.experiment.training == cell.experiment.training
-        )
-    assert len({cell.alone for cell in cells}) == 2
+    rates = [(cell.label, cell.experiment.training.lr) for cell in cells]
+    assert rates == [("standalone", 0.1), ("standalone", 0.01), ("fedavg", 0.1), ("fedavg", 0.01)]
 
 
 def test_a_grid_concerns_only_methods_that_have_the_parameter():
@@ -323,7 +321,7 @@ def test_settings_of_one_method_change_its_runs_and_are_compared_with_the_shared
     alone, fedavg, feddc = (cell.experiment for cell in cells)
     assert (feddc.training.lr, feddc.training.batch, feddc.rounds) == (0.05, 7, 5)
     assert fedavg.training == alone.training
-    assert {cell.alone for cell in cells} == {cells[0].name}
+    assert {cell.alone for cell in cells} == {"standalone"}
     assert dict(cells[2].overrides) == {"training.lr": 0.05, "rounds": 5}
     assert cells[1].overrides == ()
 
@@ -331,6 +329,26 @@ def test_settings_of_one_method_change_its_runs_and_are_compared_with_the_shared
 def test_a_method_listed_with_two_settings_has_two_names() -> None:
     cells = plan(BASE, ["fedavg", {"name": "fedavg", "training": {"lr": 0.05}}])
     assert [cell.label for cell in cells] == ["standalone", "fedavg", "fedavg (training.lr=0.05)"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "rows"),
+    [
+        (
+            ["fedavg", {"name": "fedavg", "training": {"lr": 0.1}}],
+            [("fedavg", ()), ("fedavg (training.lr=0.1)", ())],
+        ),
+        (
+            [{"name": "kdia", "serves": ["global"]}, {"name": "kdia", "serves": ["teacher"]}],
+            [("kdia", ("global",)), ("kdia", ("teacher",))],
+        ),
+    ],
+    ids=["a default written out", "served models apart"],
+)
+def test_two_rows_may_show_one_run(methods: list[object], rows: list[object]) -> None:
+    cells = plan(BASE, methods)[1:]
+    assert [(cell.label, cell.models) for cell in cells] == rows
+    assert len({cell.name for cell in cells}) == 1
 
 
 def test_a_hyper_parameter_called_like_a_setting_stays_with_its_method() -> None:
@@ -350,6 +368,41 @@ def test_a_method_that_refuses_its_settings_is_named_and_the_others_are_planned(
     assert "needs plain sgd" in planned.refusals[0].reason
     with pytest.raises(ConfigurationError, match="needs plain sgd"):
         plan_comparison(adam, ["feddc"])
+
+
+def printed(*words: str) -> str:
+    outcome = CliRunner().invoke(app, ["compare", *words])
+    error = f"{outcome.exception}"
+    return outcome.output + error
+
+
+def test_a_dry_run_lists_the_folders_of_the_runs() -> None:
+    words = ["--data", "digits", "--clients", "3", "--rounds", "2", "--dry-run"]
+    measured = {**BASE, "evaluation": {"distances": True}}
+    assert plan(BASE, ["fedavg"])[1].name in printed(*words)
+    assert plan(measured, ["fedavg"])[1].name in printed(*words, "--measures", "d_cos")
+
+
+def test_a_grid_key_that_is_given_twice_is_refused() -> None:
+    words = ["--methods", "fedprox", "--grid", "method.mu=1", "--grid", "method.mu=2", "--dry-run"]
+    assert "method.mu is given twice" in printed(*words)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ({"measures": ["p10_change"], "target": 0.8}, {}),
+        ({"measures": ["p10_change"]}, {"target": "0.8"}),
+    ],
+    ids=["in the file", "on the command line"],
+)
+def test_a_target_adds_its_column_to_those_of_the_file(
+    file: dict[str, object], words: dict[str, str]
+) -> None:
+    content = FromFile({**BASE, "methods": ["fedavg"], **file})
+    table = prepared(content, TableOptions(**words).arguments() | {"methods": []}).table
+    assert table.measures == ("p10_change", "rounds_to_target")
+    assert table.target == 0.8
 
 
 def test_a_method_may_not_be_measured_in_its_own_way() -> None:

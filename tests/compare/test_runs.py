@@ -8,17 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import equipoise as eq
 from equipoise.comparison.executor import Progress
 from equipoise.comparison.plan import Cell
 from equipoise.comparison.run import compare
+from equipoise.comparison.table import opened
 from equipoise.data import federate, from_arrays
 from equipoise.experiment import ConfigurationError
 from equipoise.runs import Run
 from equipoise.storage.store import RunError, Store
 from equipoise.transports.workers import processes
-from tests.helpers.stores import change
+from tests.helpers.stores import change, made_up_run
 
 BASE = {
     "data": {"name": "digits", "clients": 3, "partition": "dirichlet:0.5"},
@@ -100,6 +102,42 @@ def test_a_grid_point_that_failed_for_a_seed_gives_way_to_one_that_did_not(tmp_p
     assert len(result.failures) == 1
     chosen = [dict(entry.setting)["method.solid"] for entry in result.entries if entry.setting]
     assert chosen == [True, True]
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory):
+    """Return a comparison whose baseline fails."""
+    methods = ["fedprox", {"name": "tests.helpers.broken:Fragile", "limit": 1}]
+    return compare(
+        BASE,
+        methods,
+        seeds=[1],
+        grid={"method.solid": [False]},
+        baseline="fragile",
+        target="fragile.best",
+        out=tmp_path_factory.mktemp("failing"),
+        jobs=1,
+    )
+
+
+def test_a_target_is_none_where_the_run_that_sets_it_failed(failing):
+    assert failing.methods == ["standalone", "fedprox"]
+    row = failing.row("dirichlet:0.5", "fedprox", "rounds_to_target")
+    assert np.isnan(row["value"])
+    assert row["note"]
+    assert opened([failing.folder]).methods == failing.methods
+
+
+def test_a_failure_names_the_setting_of_the_grid(failing):
+    (failure,) = failing.failures
+    assert failure.reason.startswith("method.solid=False: ")
+
+
+def test_a_grid_of_one_value_needs_no_validation_data(tmp_path: Path):
+    base = {**BASE, "evaluation": {"splits": ["test"]}}
+    grid = {"method.mu": [0.1]}
+    result = compare(base, ["fedavg", "fedprox"], seeds=[1], grid=grid, out=tmp_path, jobs=1)
+    assert result.settings() == {("fedprox", "dirichlet:0.5"): {"method.mu": 0.1}}
 
 
 def test_a_diverged_grid_point_is_never_chosen(tmp_path: Path):
@@ -228,6 +266,43 @@ def test_python_objects_are_compared_in_this_process(tmp_path: Path):
         out=tmp_path,
     )
     assert not result.failures and len(result.entries) == 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"participation": {"fraction": 0.1}},
+        {"faults": {"dropout": 0.5}},
+        {"budget": {"seconds": 5}},
+        {"training": {"lr": 0.5}},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_training_alone_with_another_schedule_is_no_baseline(
+    settings: dict[str, object], tmp_path: Path
+):
+    made_up_run(tmp_path / "alone", "standalone", **settings)
+    run = made_up_run(tmp_path / "fedavg", "fedavg")
+    assert opened([run]).entries[0].run.baseline is None
+    same = made_up_run(tmp_path / "same", "fedavg", **settings)
+    assert opened([same]).entries[0].run.baseline.folder == tmp_path / "alone"
+
+
+def test_training_alone_that_a_callback_ended_is_no_baseline(tmp_path: Path):
+    alone = made_up_run(tmp_path / "alone", "standalone")
+    run = made_up_run(tmp_path / "fedavg", "fedavg")
+    assert opened([run]).entries[0].run.baseline.folder == alone
+    change(alone, "delete from rounds where round = 3")
+    assert opened([run]).entries[0].run.baseline is None
+
+
+def test_a_baseline_of_an_older_version_has_the_defaults_of_what_it_lacks(tmp_path: Path):
+    alone = made_up_run(tmp_path / "alone", "standalone")
+    config = yaml.safe_load((alone / "experiment.yaml").read_text())
+    del config["budget"], config["faults"], config["participation"]["floor"]
+    (alone / "experiment.yaml").write_text(yaml.safe_dump(config))
+    run = made_up_run(tmp_path / "fedavg", "fedavg")
+    assert opened([run]).entries[0].run.baseline.folder == alone
 
 
 def test_changed_data_are_refused(whole):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.report.page import page_of
 from equipoise.runs import Run
 from equipoise.validation.imports import FromFile
+from tests.helpers.stores import change
 
 BASE = {
     "data": {"name": "digits", "clients": 3, "samples": 300},
@@ -71,6 +73,61 @@ def test_the_selected_model_is_the_best_on_validation_data(result: Comparison) -
         "kdia · selected" in line and "validation data" in line
         for line in formats.explanation(result)
     )
+
+
+@pytest.fixture
+def folder(result: Comparison, tmp_path: Path) -> Path:
+    """Return a folder with the runs of the comparison, for another one."""
+    shutil.copytree(result.folder / "runs", tmp_path / "runs")
+    return tmp_path
+
+
+def test_the_selected_model_is_a_row_beside_the_main_one(folder: Path) -> None:
+    method = {**KDIA, "select": "validation"}
+    added = eq.compare(BASE, [method], out=folder, jobs=1)
+    assert added.methods == ["standalone", "kdia", "kdia · selected"]
+
+
+def test_models_are_compared_over_the_clients_that_all_of_them_have(
+    result: Comparison, folder: Path
+) -> None:
+    run = folder / "runs" / result.entries[2].run.folder.name
+    which = "where split = 'validation' and metric = 'accuracy' and model"
+    change(
+        run,
+        f"update measurements set value = 0.5 {which} = 'global'",
+        f"update measurements set value = 0.1 {which} = 'global' and client = '0'",
+        f"update measurements set value = 0.4 {which} = 'teacher'",
+        # Otherwise the teacher would be better by leaving out the hardest client.
+        f"delete from measurements {which} = 'teacher' and client = '0'",
+    )
+    methods = ["fedavg", {**KDIA, "select": "validation"}]
+    again = eq.compare(BASE, methods, models="all", out=folder, jobs=1)
+    assert again.entries[4].label == "kdia · selected"
+    assert again.entries[4].run.main_model == "global"
+
+
+def test_a_method_may_be_listed_once_for_each_served_model(folder: Path) -> None:
+    served = (["global"], ["global", "teacher"], ["teacher"])
+    methods = [{**KDIA, "serves": names} for names in served]
+    apart = eq.compare(BASE, methods, baseline="kdia", out=folder, jobs=1)
+    assert apart.methods == ["standalone", "kdia · global", "kdia · teacher"]
+
+
+def test_the_main_model_comes_before_others_and_is_the_baseline(folder: Path) -> None:
+    settings = {"models": ["teacher", "global"], "baseline": "kdia", "target": "kdia.best"}
+    tested = eq.compare(BASE, ["fedavg", KDIA], **settings, out=folder, jobs=1)
+    assert tested.baseline == "kdia · global"
+    curve = tested.entries[2].run.main.curve
+    rounds = tested.row(tested.partitions[0], "kdia · global", "rounds_to_target")["value"]
+    assert rounds == 1 + curve.means.index(max(curve.means))
+
+
+@pytest.mark.parametrize("target", ["kdia · teachr.best", "kdia · selected.best"])
+def test_a_target_that_is_no_row_is_refused_before_any_run(tmp_path: Path, target: str) -> None:
+    with pytest.raises(ValueError, match="unknown row of the target.*kdia · teacher"):
+        eq.compare(BASE, [KDIA], models="all", target=target, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.thorough

@@ -40,6 +40,35 @@ def test_each_run_has_its_settings(result: Comparison) -> None:
     assert runs["feddc"].baseline.folder == runs["standalone"].folder
 
 
+def test_a_method_with_a_default_written_out_has_a_row_and_no_run_of_its_own(
+    tmp_path: Path,
+) -> None:
+    written = {"name": "fedavg", "training": {"steps": 2}}
+    twice = eq.compare(BASE, ["fedavg", written], out=tmp_path, jobs=1)
+    assert twice.methods == ["standalone", "fedavg", "fedavg (training.steps=2)"]
+    assert twice.entries[1].run.folder == twice.entries[2].run.folder
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_changes_count_against_the_row_of_training_alone_where_settings_are_tuned(
+    tmp_path: Path,
+) -> None:
+    base = {**BASE, "training": {"steps": 2}}
+    # The last one has a learning rate that training alone does not try.
+    methods = ["fedavgm", {"name": "fedprox", "training": {"lr": 0.05}}]
+    grid = {"training.lr": [0.5, 2.0]}
+    tuned = eq.compare(base, methods, grid=grid, out=tmp_path, jobs=1)
+    chosen = {method: setting for (method, _), setting in tuned.settings().items()}
+    assert chosen["fedavgm"] != chosen["standalone"]
+    averages = {name: values[0] for name, values in tuned.per_seed("iid", "average").items()}
+    changes = {name: values[0] for name, values in tuned.per_seed("iid", "change").items()}
+    for name in ("fedavgm", "fedprox"):
+        assert changes[name] == pytest.approx(averages[name] - averages["standalone"])
+    alone = tuned.entries[0].run.folder
+    assert {entry.run.baseline.folder for entry in tuned.entries[1:]} == {alone}
+    assert formats.markdown(opened([tuned.folder])) == formats.markdown(tuned)
+
+
 def test_the_table_marks_rows_with_settings_of_their_own(result: Comparison) -> None:
     table = formats.markdown(result)
     assert "| feddc § |" in table

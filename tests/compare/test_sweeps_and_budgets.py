@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,34 @@ def test_a_sweep_has_a_group_of_rows_for_each_value(swept: Comparison) -> None:
     assert sizes["fedavg", "iid, clients=2"] == 2
     assert sizes["fedavg", "iid, clients=4"] == 4
     assert "### iid, clients=4" in formats.markdown(swept)
+
+
+@pytest.mark.parametrize("partition", ["iid", "iid, clients=2"])
+def test_a_target_by_partition_may_name_the_value_of_a_sweep(
+    swept: Comparison, partition: str, tmp_path: Path
+) -> None:
+    shutil.copytree(swept.folder / "runs", tmp_path / "runs")
+    result = eq.compare(
+        {**BASE, "rounds": 1},
+        ["fedavg"],
+        sweep={"data.clients": [2, 4]},
+        target={partition: 0.0},
+        out=tmp_path,
+        jobs=1,
+    )
+    rounds = {}
+    for name in result.partitions:
+        rounds[name] = result.row(name, "fedavg", "rounds_to_target")["value"]
+    assert rounds["iid, clients=2"] == 1
+    assert (rounds["iid, clients=4"] == 1) == (partition == "iid")
+
+
+def test_a_target_for_an_unknown_partition_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    settings = {"sweep": {"data.clients": [2, 4]}, "out": tmp_path / "out"}
+    for partition in ("idd", "iid, clients=3"):
+        with pytest.raises(ValueError, match="unknown partition of the target.*iid, clients=2"):
+            eq.compare(BASE, ["fedavg"], target={partition: 0.5}, **settings)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.thorough

@@ -266,7 +266,7 @@ def test_words_of_compare_are_settings_and_lists(planned: Calls, equipoise: Term
         "baseline": "moon",
         "level": 0.5,
         "measure": "worst",
-        "measures": ["best", "rounds_to_target"],
+        "measures": ["best"],
         "target": "0.75",
         "models": [],
         "sweep": {},
@@ -277,20 +277,6 @@ def test_words_of_compare_are_settings_and_lists(planned: Calls, equipoise: Term
         "cluster": None,
         "trust_network": False,
     }
-
-
-@pytest.mark.parametrize(
-    ("words", "measures"),
-    [
-        (["--target", "0.5"], ["rounds_to_target"]),
-        (["--target", "0.5", "--measures", "rounds_to_target,best"], ["rounds_to_target", "best"]),
-    ],
-)
-def test_a_target_brings_its_column(
-    words: list[str], measures: list[str], planned: Calls, equipoise: Terminal
-) -> None:
-    equipoise("compare", *words)
-    assert planned[0][1]["measures"] == measures
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,9 @@ def test_a_page_about_auroc_has_all_metrics_and_names_clients_without_a_value(
     assert "In this one run" in page and "average AUROC" in page
     table = page[page.index("All metrics") :]
     average = np.mean(list(Run(run).final("auroc").values()))
-    assert re.search(rf'<th scope="row">AUROC in % .3 of 4 clients.</th><td>{100 * average:.1f}</td>', table)
+    assert re.search(
+        rf'<th scope="row">AUROC in % .3 of 4 clients.</th><td>{100 * average:.1f}</td>', table
+    )
     assert re.search(r'<th scope="row">2</th><td>–</td><td>\d', table), (
         "client by client, auroc and accuracy"
     )

@@ -79,14 +79,11 @@ class TableOptions:
         """Return the options as arguments of `equipoise.compare`."""
         from equipoise.cli.comparison_output import words
 
-        columns = words(self.measures)
-        if self.target is not None and "rounds_to_target" not in columns:
-            columns.append("rounds_to_target")
         return {
             "baseline": self.baseline,
             "level": self.level,
             "measure": self.measure,
-            "measures": columns,
+            "measures": words(self.measures),
             "target": self.target,
             "models": words(self.models),
         }
@@ -194,7 +191,7 @@ def compare(
         "methods": comparison_output.words(methods),
         "seeds": comparison_output.parse_seeds(seeds) if seeds is not None else [],
         "partitions": partition or [],
-        "grid": comparison_output.parse_grid(grid) if grid else {},
+        "grid": _parsed_grid(grid or []),
         "baselines": baselines,
         "sweep": comparison_output.parse_grid([sweep], "--sweep") if sweep else {},
         **table_options.arguments(),
@@ -213,6 +210,21 @@ def compare(
         **cluster_options.arguments(),
     }
     run_and_print(config, typed, execution, quiet, output_format, chosen)
+
+
+def _parsed_grid(options: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the options `--grid` as a mapping; a key that is given twice is refused."""
+    from equipoise.cli import comparison_output
+    from equipoise.experiment import ConfigurationError
+
+    keys = [option.partition("=")[0].strip() for option in options]
+    repeated = [key for key in keys if keys.count(key) > 1]
+    if repeated:
+        raise ConfigurationError(
+            f"--grid: {repeated[0]} is given twice; give all its values at once, such as "
+            f"--grid {repeated[0]}=VALUE,VALUE"
+        )
+    return comparison_output.parse_grid(options)
 
 
 def run_and_print(
@@ -246,16 +258,9 @@ def run_and_print(
 def show_plan(config: FromFile, typed: dict[str, Any], allowed: list[str]) -> None:
     """Print the runs that a comparison would make; `typed` replaces settings of the file."""
     from equipoise.cli import comparison_output
-    from equipoise.comparison.plan import from_file, plan_comparison
-    from equipoise.comparison.run import LISTS, TableSettings
-    from equipoise.validation.imports import permitted
+    from equipoise.comparison.run import prepared
 
-    base, settings = from_file(config, **typed)
-    lists = {name: value for name, value in settings.items() if name in LISTS}
-    table = TableSettings.of(settings)
-    table.check_columns()
-    planned = plan_comparison(base, **lists, imports=permitted(base, allowed))
-    table.checked(planned.cells)
+    planned = prepared(config, typed, allowed).plan
     comparison_output.show_plan(planned.cells, planned.refusals)
     comparison_output.show_data_report(planned.cells)
 

@@ -45,7 +45,7 @@ def parse_seeds(text: str) -> list[int]:
         first, dash, last = word.strip().partition("-")
         if not dash:
             last = first
-        valid = first.isdigit() and last.isdigit()
+        valid = first.isdecimal() and last.isdecimal()
         if not valid or not int(first) <= int(last) < int(first) + MOST_SEEDS:
             raise ConfigurationError(
                 f"--seeds: expected numbers and ranges such as 1,2,3 or 1-5, got {text!r}"
@@ -90,7 +90,7 @@ def parse_columns(text: str | None, output_format: str) -> list[str]:
 def ask_about_seeds(text: str) -> None:
     """Print a question if a single number may have been meant as the number of seeds."""
     word = text.strip()
-    if word.isdigit() and 1 < int(word) <= MOST_SEEDS:
+    if word.isdecimal() and 1 < int(word) <= MOST_SEEDS:
         print(f"--seeds {word} is one seed; did you mean 1-{word}?", file=sys.stderr)
 
 
@@ -150,7 +150,9 @@ def show_plan(cells: Sequence[Cell], refusals: Sequence[Refusal] = ()) -> None:
         rows.append([cell.label, cell.partition, cell.seed, setting, cell.name])
     output.table(["method", "partition", "seed", "setting", "folder"], rows)
     rounds = counted(cells[0].experiment.rounds, "round")
-    output.say(output.styled("plan", "bold"), f": {counted(len(cells), 'run')} of {rounds}")
+    # Two rows may show one run.
+    runs = len({cell.name for cell in cells})
+    output.say(output.styled("plan", "bold"), f": {counted(runs, 'run')} of {rounds}")
     for refusal in refusals:
         output.say(output.styled("refused", "red"), f" {refusal.method}: {refusal.reason}")
 

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from equipoise.comparison.changed_data import check_unchanged
 from equipoise.comparison.plan import Cell
 from equipoise.runs import Run
 from equipoise.storage.files import RunError, check_output
@@ -105,13 +106,26 @@ def execute(
 
     Returns:
         The reason of every failure, by the name of the run.
+
+    Raises:
+        RunError: A finished run is damaged, or its data have changed since.
     """
-    missing = [cell for cell in cells if not finished(folder / cell.name)]
+    done: list[Cell] = []
+    missing: list[Cell] = []
+    for cell in cells:
+        (done if finished(folder / cell.name) else missing).append(cell)
     portable = [cell for cell in missing if cell.experiment.why_not_portable is None]
     threads = min(jobs, len(portable))
     # Before the receiver of events starts a thread, such as that of a progress bar.
     children = _fork(threads) if start is None and may_fork() else []
-    progress.on_plan(missing, len(cells) - len(missing))
+    try:
+        # After the fork, since reading data may start threads.
+        check_unchanged(done, folder)
+        progress.on_plan(missing, len(done))
+    except BaseException:
+        for child in children:
+            _end(child)
+        raise
     failures: dict[str, str] = {}
 
     def ended(cell: Cell, failure: str | None) -> None:

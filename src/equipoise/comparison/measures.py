@@ -28,7 +28,7 @@ OPTIONAL = (
     *BY_SAMPLE_GROUP,
 )
 EXTREMES = ("worst", "best", "worst_change", "p10_change", "p90_change")  # over clients
-NO_TARGET = "no target was named; --target 0.8, say"
+NO_TARGET = "no target was named (--target 0.8, say), or the run that sets it failed"
 NO_RIVAL = "no run of the baseline method to compare rounds with"
 NOT_REACHED = "the target was not reached"
 NO_MODELS = "no distances: a model diverged, or clients have none to compare with the global one"

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from equipoise import methods as known_methods
 from equipoise.comparison.labels import labels
+from equipoise.comparison.objects import dataset_digest, model_identities
 from equipoise.composition import compose, parts, served_names
 from equipoise.experiment import ConfigurationError, Experiment, experiment, flat, with_settings
 from equipoise.experiment.files import with_locations
@@ -61,7 +62,7 @@ class Cell:
         seed: The seed.
         experiment: The experiment to run.
         name: The name of its folder.
-        alone: The name of the run of training alone that it is compared with.
+        alone: The row of training alone that it is compared with; empty without one.
         setting: The grid point.
         overrides: Settings of this method that differ from the shared ones.
         models: The served models to list as rows; the main one if there is none.
@@ -74,7 +75,7 @@ class Cell:
     seed: int
     experiment: Experiment = field(repr=False)
     name: str
-    alone: str
+    alone: str = ""
     setting: Setting = ()
     overrides: Setting = ()
     models: tuple[str, ...] = ()
@@ -186,7 +187,6 @@ def plan_comparison(
         config=config,
         imports=imports,
         shared=shared,
-        standalone=listed[0].method if listed[0].is_baseline else None,
         partitions=list(dict.fromkeys(partitions)) or [shared.data.partition],
         seeds=list(dict.fromkeys(seeds)) or [shared.seed],
         grid=grid,
@@ -203,7 +203,6 @@ class _Planner:
     config: Mapping[str, Any]
     imports: Imports
     shared: Experiment
-    standalone: Any
     partitions: Sequence[Any]
     seeds: Sequence[int]
     grid: Mapping[str, Sequence[Any]]
@@ -214,9 +213,11 @@ class _Planner:
         cells: list[Cell] = []
         refusals = []
         errors = []
-        for label, method in zip(_labels(listed), listed, strict=True):
+        names = _labels(listed)
+        alone = names[0] if listed[0].is_baseline else ""
+        for label, method in zip(names, listed, strict=True):
             try:
-                cells += self._cells(label, method)
+                cells += [replace(cell, alone=alone) for cell in self._cells(label, method)]
             except ConfigurationError as error:
                 if method.is_baseline:
                     raise  # Training alone has the shared settings only: they are wrong.
@@ -260,16 +261,12 @@ class _Planner:
         built = experiment({**own, "method": method}, self.imports)
         if listed.select:
             check_validation(built)
-        alone = ""
-        if self.standalone is not None:
-            alone = folder_name(experiment({**config, "method": self.standalone}, self.imports))
         return Cell(
             label=label,
             partition=condition_name(built.data.partition_name, sweep),
             seed=built.seed,
             experiment=built,
             name=folder_name(built),
-            alone=alone,
             setting=setting,
             overrides=self._differences(built, listed),
             models=listed.models or self.models,
@@ -292,14 +289,18 @@ class _Planner:
 
 
 def _by_condition(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells by partition and seed, without repetitions."""
+    """Return the cells by partition and seed, without repetitions.
+
+    Two rows may show the same run, such as a method that is listed with a default written out.
+    """
     groups: dict[tuple[str, int], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.partition, cell.seed), []).append(cell)
     distinct = {}
     for group in groups.values():
         for cell in group:
-            distinct[cell.name, cell.partition, cell.select] = cell
+            row = (cell.label, cell.partition, cell.models, cell.select)
+            distinct[cell.name, row] = cell
     return list(distinct.values())
 
 
@@ -617,14 +618,8 @@ def content(built: Experiment) -> dict[str, Any]:
     _drop_later_defaults(spec, built)
     plain: dict[str, Any] = json.loads(json.dumps(spec, default=str))
     if built.dataset is not None:
-        digest = hashlib.blake2b(digest_size=8)
-        for tensor in (built.dataset.x, built.dataset.y):
-            digest.update(tensor.contiguous().numpy().data)
-        plain["dataset"] = digest.hexdigest()
-    objects = {}
-    for name, model in built.architectures().items():
-        if not isinstance(model, (str, dict)):
-            objects[name] = getattr(model, "__qualname__", repr(model))
+        plain["dataset"] = dataset_digest(built.dataset)
+    objects = model_identities(built.architectures())
     if objects:
         plain["objects"] = objects
     return plain

@@ -28,6 +28,7 @@ from equipoise.comparison.measures import (
 from equipoise.comparison.plan import (
     VALIDATION,
     Cell,
+    Plan,
     Setting,
     as_config,
     check_held_out,
@@ -39,6 +40,7 @@ from equipoise.comparison.plan import (
 )
 from equipoise.comparison.served import (
     SEPARATOR,
+    common_mean,
     served_rows,
     tested_row,
     validation_values,
@@ -49,12 +51,13 @@ from equipoise.experiment import ConfigurationError, Experiment, load, with_sett
 from equipoise.runs import Run, RunResult
 from equipoise.runs.aggregates import CHANGES
 from equipoise.storage.store import RunError
-from equipoise.validation.imports import FromFile, permitted
+from equipoise.validation.imports import FromFile, Imports, permitted
 from equipoise.validation.names import nearest
 
 LISTS = ("methods", "seeds", "partitions", "grid", "models", "baselines", "sweep")
 LEVEL = 0.95
 MEASURE = "average"
+TARGET_COLUMN = "rounds_to_target"
 _Values = dict[str, float]  # client -> value
 
 
@@ -147,35 +150,23 @@ def compare(
         "baselines": baselines,
         "sweep": sweep,
     }
-    if isinstance(base, FromFile):
-        base, settings = from_file(base, **settings)
-    table = TableSettings.of(settings)
-    imports = base.imports if isinstance(base, Experiment) else permitted(base, allow_imports)
-    table.check_columns()
-    if set(table.measures) & set(BY_SAMPLE_GROUP) and not as_config(base)["data"].get("groups"):
-        raise ValueError(
-            "measures by group need data.groups, such as [sex]; add it, or leave the measures out"
-        )
-    if set(table.measures) & set(DISTANCES):
-        base = with_settings(as_config(base), {"evaluation.distances": True})
-    lists = {name: settings[name] for name in LISTS}
-    planned = plan_comparison(base, **lists, imports=imports)
-    cells = planned.cells
+    ready = prepared(base, settings, allow_imports)
+    cells = ready.plan.cells
+    table = ready.table
     jobs = _checked_jobs(jobs, cells, cluster)
-    tested_against = table.checked(cells)
-    folder = Path(out) if out is not None else default_folder(base, imports)
+    folder = Path(out) if out is not None else default_folder(ready.base, ready.imports)
     runs = _writable(folder) / "runs"
     where = {"cluster": cluster, "trust_network": trust_network}
     distinct = {cell.name: cell for cell in cells}
     reasons = execute(list(distinct.values()), runs, jobs, progress or Progress(), where)
     entries = _entries(cells, runs, reasons)
-    tested_against = tested_row([entry.label for entry in entries], tested_against)
+    tested_against = tested_row([entry.label for entry in entries], ready.baseline)
     result = Comparison(
         with_targets(entries, table.target, tested_against),
         tested_against,
         with_partition_names(_failures(cells, reasons), entries),
         folder,
-        refusals=planned.refusals,
+        refusals=ready.plan.refusals,
         level=table.level,
         measure=table.measure,
         optional=table.measures,
@@ -186,6 +177,62 @@ def compare(
             raise nearest("group of clients in", name, list(result.measures))
     formats.save(result)
     return result
+
+
+@dataclass(frozen=True)
+class PreparedComparison:
+    """A comparison that has been checked and can run.
+
+    Attributes:
+        base: The settings that all runs share.
+        imports: The packages from which they may import code.
+        plan: The runs.
+        table: The settings of the table.
+        baseline: The method that others are tested against.
+    """
+
+    base: Experiment | Mapping[str, Any]
+    imports: Imports
+    plan: Plan
+    table: TableSettings
+    baseline: str
+
+
+def prepared(
+    base: Experiment | Mapping[str, Any],
+    settings: Mapping[str, Any],
+    allow_imports: Iterable[str] = (),
+) -> PreparedComparison:
+    """Check a comparison without running anything.
+
+    Args:
+        base: The settings that all runs share, or the content of a file.
+        settings: The lists and the settings of the table, as in `compare`.
+        allow_imports: Packages whose code a file may name.
+
+    Raises:
+        ConfigurationError: A setting is wrong.
+        ValueError: A method, measure or baseline is unknown.
+    """
+    if isinstance(base, FromFile):
+        base, settings = from_file(base, **settings)
+    table = TableSettings.of(settings)
+    imports = base.imports if isinstance(base, Experiment) else permitted(base, allow_imports)
+    table.check_columns()
+    if set(table.measures) & set(BY_SAMPLE_GROUP) and not _has_groups(base):
+        raise ValueError(
+            "measures by group need data.groups, such as [sex]; add it, or leave the measures out"
+        )
+    if set(table.measures) & set(DISTANCES):
+        base = with_settings(as_config(base), {"evaluation.distances": True})
+    lists = {name: settings[name] for name in LISTS if name in settings}
+    plan = plan_comparison(base, **lists, imports=imports)
+    return PreparedComparison(base, imports, plan, table, table.checked(plan.cells))
+
+
+def _has_groups(base: Experiment | Mapping[str, Any]) -> bool:
+    data = as_config(base).get("data")
+    return isinstance(data, Mapping) and bool(data.get("groups"))
 
 
 @dataclass(frozen=True)
@@ -202,12 +249,16 @@ class TableSettings:
     def of(cls, settings: Mapping[str, Any]) -> TableSettings:
         """Return the settings of the table among those of a comparison."""
         level = settings.get("level")
+        measures = tuple(settings.get("measures") or ())
+        target = checked_target(settings.get("target"))
+        if target is not None and TARGET_COLUMN not in measures:
+            measures = (*measures, TARGET_COLUMN)
         return cls(
             baseline=settings.get("baseline"),
             level=LEVEL if level is None else level,
             measure=settings.get("measure") or MEASURE,
-            measures=tuple(settings.get("measures") or ()),
-            target=checked_target(settings.get("target")),
+            measures=measures,
+            target=target,
         )
 
     def check_columns(self) -> None:
@@ -229,23 +280,28 @@ class TableSettings:
                 f"measure: {self.measure} compares with training alone, which this comparison "
                 "leaves out; remove `baselines: none`, or choose another measure such as average"
             )
-        check_target(self.target, labels)
+        check_target(self.target, cells)
         if not 0 < self.level < 1:
             raise ConfigurationError(
                 f"level: expected a share between 0 and 1 such as 0.95, got {self.level:g}"
             )
-        tuned = len({cell.setting for cell in cells}) > 1
-        if tuned and VALIDATION not in cells[0].experiment.evaluation.splits:
+        _check_choices(cells)
+        return self.baseline or default_baseline(labels)
+
+
+def _check_choices(cells: Sequence[Cell]) -> None:
+    """Refuse a grid without validation data to choose by. One setting needs no choice."""
+    settings: dict[str, set[Setting]] = {}
+    for cell in cells:
+        settings.setdefault(cell.label, set()).add(cell.setting)
+        if len(settings[cell.label]) < 2:
+            continue
+        if VALIDATION not in cell.experiment.evaluation.splits:
             raise ConfigurationError(
                 "grid: settings are chosen on validation data; put `validation` into "
                 "evaluation.splits"
             )
-        settings: dict[str, set[Setting]] = {}
-        for cell in cells:
-            settings.setdefault(cell.label, set()).add(cell.setting)
-            if len(settings[cell.label]) > 1:
-                check_held_out("grid", cell.experiment)
-        return self.baseline or default_baseline(labels)
+        check_held_out("grid", cell.experiment)
 
 
 def _checked_jobs(jobs: int | None, cells: Sequence[Cell], cluster: str | None) -> int:
@@ -287,33 +343,48 @@ def _entries(cells: Sequence[Cell], runs: Path, failed: Mapping[str, str]) -> li
     read = read_runs([runs / name for name in finished])
     results = dict(zip(finished, read, strict=True))
     check_model_names(cells, {name for result in read for name in result.models})
-    entries: list[Entry] = []
-    for cell in _chosen(cells, results):
-        if cell.name in results:
-            entries += _rows_of(cell, results)
-    check_same_data([entry.run for entry in entries])
-    return aligned(entries)
+    chosen = [cell for cell in _chosen(cells, results) if cell.name in results]
+    alone = {}
+    for cell in chosen:
+        if cell.label == cell.alone:
+            alone[cell.partition, cell.seed] = results[cell.name]
+    entries: dict[tuple[str, str, int], Entry] = {}
+    for cell in chosen:
+        baseline = alone.get((cell.partition, cell.seed))
+        for entry in _rows_of(cell, results[cell.name], baseline):
+            # A method may be listed twice with the same served model.
+            entries.setdefault((entry.label, *entry.run.condition), entry)
+    check_same_data([entry.run for entry in entries.values()])
+    return aligned(list(entries.values()))
 
 
-def _rows_of(cell: Cell, results: Mapping[str, RunResult]) -> Iterator[Entry]:
-    """Yield one entry per served model that the table lists."""
-    main = results[cell.name]
+def _rows_of(cell: Cell, main: RunResult, baseline: RunResult | None) -> Iterator[Entry]:
+    """Yield one entry per served model that the table lists.
+
+    Args:
+        cell: The run in the plan.
+        main: Its result.
+        baseline: The run of training alone that is a row of the table. Where settings are tuned, it
+            is the chosen one, so that changes are differences between rows.
+    """
     for row in served_rows(cell, main):
         run = main
         if row.model != main.main_model:
             run = read_folder(main.folder, main_metric=main.main_metric, model=row.model)
-        baseline = results.get(cell.alone)
         run = replace(run, varied=dict(cell.sweep))
         run = run.against(baseline and replace(baseline, varied=dict(cell.sweep)))
         yield Entry(row.label, run, cell.setting, overrides=cell.overrides, selected=row.selected)
 
 
 def _failures(cells: Sequence[Cell], reasons: Mapping[str, str]) -> list[Failure]:
-    return [
-        Failure(cell.label, cell.partition, cell.seed, reasons[cell.name])
-        for cell in cells
-        if cell.name in reasons
-    ]
+    """Return the failures, each once; a run may be behind several rows."""
+    failures = []
+    for cell in cells:
+        if cell.name in reasons:
+            setting = ", ".join(f"{key}={value}" for key, value in cell.setting)
+            reason = f"{setting}: {reasons[cell.name]}" if setting else reasons[cell.name]
+            failures.append(Failure(cell.label, cell.partition, cell.seed, reason))
+    return list(dict.fromkeys(failures))
 
 
 def _chosen(cells: Sequence[Cell], results: Mapping[str, RunResult]) -> list[Cell]:
@@ -360,7 +431,7 @@ def _on_validation(
             by_seed.setdefault(cell.seed, []).append(values[cell.name])
     scores = {}
     for setting, cells in settings.items():
-        means = [_common_mean(values[cell.name], by_seed[cell.seed]) for cell in cells]
+        means = [common_mean(values[cell.name], by_seed[cell.seed]) for cell in cells]
         score = float(np.mean(means)) if means else np.nan
         if np.isnan(score):
             score = -np.inf
@@ -368,17 +439,6 @@ def _on_validation(
             score = -score
         scores[setting] = score
     return scores
-
-
-def _common_mean(values: _Values, rivals: Sequence[_Values]) -> float:
-    """Return the mean over the clients that have a value under all settings.
-
-    F1, say, may exist for a client under one setting and not under another.
-    """
-    common = [client for client in values if all(client in rival for rival in rivals)]
-    if not common:
-        return float("nan")
-    return float(np.mean([values[client] for client in common]))
 
 
 def _validation_values(result: RunResult) -> _Values:

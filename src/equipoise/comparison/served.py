@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from equipoise.comparison.plan import ALL, VALIDATION, Cell
 from equipoise.metrics import Metric
@@ -34,7 +36,8 @@ class ServedRow:
 def served_rows(cell: Cell, result: RunResult) -> list[ServedRow]:
     """Return the rows of a run.
 
-    A method that serves one model, or none of those to list, has one row for its main model.
+    A method that serves one model, or none of those to list, has one row for its main model. The
+    main model comes before others, and the model that is chosen on validation data last.
 
     Args:
         cell: The run in the plan, with the models to list.
@@ -43,29 +46,35 @@ def served_rows(cell: Cell, result: RunResult) -> list[ServedRow]:
     rows = []
     names = _main_first(result)
     if cell.models != (ALL,):
-        names = [name for name in cell.models if name in result.models]
+        names = [name for name in names if name in cell.models]
     if len(result.models) > 1:
         for name in names if cell.models else ():
             rows.append(ServedRow(f"{cell.label}{SEPARATOR}{name}", name))
+    if not rows:
+        rows.append(ServedRow(cell.label, result.main_model))
     if cell.select:
         label = f"{cell.label}{SEPARATOR}{SELECTED}"
         rows.append(ServedRow(label, best_on_validation(result), selected=True))
-    return rows or [ServedRow(cell.label, result.main_model)]
+    return rows
 
 
 def best_on_validation(result: RunResult) -> str:
     """Return the served model with the best mean over clients on validation data.
 
-    Of equal ones it is the main model. A model that diverged is not chosen.
+    The clients are those that have a value under all models, as in the choice of grid points. Of
+    equal ones it is the main model. A model that diverged is not chosen.
 
     Raises:
         RunError: The run has no value on validation data.
     """
     run = Run(result.folder)
     try:
-        means = {name: _validation_mean(run, result, name) for name in _main_first(result)}
+        values = {
+            name: validation_values(run, result.main_metric, name) for name in _main_first(result)
+        }
     finally:
         run.store.close()
+    means = {name: common_mean(own, values.values()) for name, own in values.items()}
     return best_model(means, result.main.metric) or result.main_model
 
 
@@ -101,9 +110,22 @@ def validation_values(run: Run, metric: str, model: str | None = None) -> dict[s
     return values
 
 
-def _validation_mean(run: Run, result: RunResult, model: str) -> float:
-    values = validation_values(run, result.main_metric, model).values()
-    return sum(values) / len(values)
+def common_mean(values: Mapping[str, float], rivals: Iterable[Mapping[str, float]]) -> float:
+    """Return the mean over the clients that have a value under all settings or models.
+
+    F1, say, may exist for a client under one of them and not under another.
+
+    Args:
+        values: Client -> value.
+        rivals: Client -> value of each that it is compared with; it may be among them.
+
+    >>> common_mean({"a": 0.5, "b": 0.7}, [{"a": 0.2}])
+    0.5
+    """
+    common = set(values).intersection(*rivals)
+    if not common:
+        return float("nan")
+    return float(np.mean([values[client] for client in values if client in common]))
 
 
 def _main_first(result: RunResult) -> list[str]:

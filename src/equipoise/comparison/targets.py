@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from equipoise.comparison.entries import Entry
-from equipoise.comparison.served import SEPARATOR
+from equipoise.comparison.plan import ALL, Cell
+from equipoise.comparison.served import SELECTED, SEPARATOR, tested_row
+from equipoise.composition import served_names
 from equipoise.experiment import ConfigurationError
 from equipoise.runs import RunResult
+from equipoise.runs.result import condition_name
 from equipoise.validation.names import nearest, quoted
 
 BEST = ".best"
@@ -53,60 +56,92 @@ def _checked_single(value: Any) -> float | str:
 def with_targets(entries: Sequence[Entry], target: Target | None, baseline: str) -> list[Entry]:
     """Return the entries with their targets, and with the run that speed-ups are counted against.
 
+    A target that is the best mean of a run without a result is none.
+
     Args:
         entries: The entries of a comparison.
         target: Its target.
         baseline: The row that others are compared with.
-
-    Raises:
-        ValueError: The target names a method or a partition that the comparison does not have.
     """
     runs: dict[tuple[str, tuple[str, int]], RunResult] = {}
     for entry in entries:
         runs[entry.label, entry.run.condition] = entry.run
-    if isinstance(target, Mapping):
-        target = _by_name(target, entries)
-        _check_partitions(target, [entry.run.condition[0] for entry in entries])
+    labels = [entry.label for entry in entries]
     completed = []
     for entry in entries:
         condition = entry.run.condition
-        own = target.get(condition[0]) if isinstance(target, Mapping) else target
-        if isinstance(own, str):
-            label = own.removesuffix(BEST)
-            _check_label(label, [entry.label for entry in entries])
-            goal: float | RunResult | None = runs.get((label, condition))
-        else:
-            goal = own
+        goal: float | str | RunResult | None = _of_condition(target, entry.run)
+        if isinstance(goal, str):
+            row = tested_row(labels, goal.removesuffix(BEST))
+            goal = runs.get((row, condition))
         rival = runs.get((baseline, condition))
         completed.append(replace(entry, target=goal, rival=rival))
     return completed
 
 
-def _by_name(target: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the targets by the names of partitions, where a file may say "auto"."""
-    names = {str(entry.run.config["data"]["partition"]): entry.run.partition for entry in entries}
-    return {names.get(partition, partition): value for partition, value in target.items()}
+def _of_condition(target: Target | None, run: RunResult) -> float | str | None:
+    """Return the target for the partition of a run.
+
+    The most exact name counts: a file may say "auto", and with a sweep leave out the value.
+    """
+    if not isinstance(target, Mapping):
+        return target
+    written = str(run.config["data"]["partition"])
+    for name in (run.partition, written):
+        for varied in (run.varied.items(), ()):
+            if condition_name(name, varied) in target:
+                return target[condition_name(name, varied)]
+    return None
 
 
-def check_target(target: Target | None, methods: Sequence[str]) -> None:
-    """Refuse a target that names a method which the comparison does not have.
+def check_target(target: Target | None, cells: Sequence[Cell]) -> None:
+    """Refuse a target that names a row or a partition which the comparison does not have.
 
     Args:
         target: The target.
-        methods: The labels of all methods.
+        cells: The runs of the comparison.
+
+    Raises:
+        ValueError: It names the nearest one.
     """
     values = target.values() if isinstance(target, Mapping) else [target]
     for value in values:
         if isinstance(value, str):
-            _check_label(value.removesuffix(BEST).partition(SEPARATOR)[0], methods)
+            _check_row(value.removesuffix(BEST), cells)
+    if isinstance(target, Mapping):
+        known = dict.fromkeys(name for cell in cells for name in _partition_names(cell))
+        for partition in target:
+            if partition not in known:
+                raise nearest("partition of the target", partition, list(known))
 
 
-def _check_label(label: str, labels: Sequence[str]) -> None:
-    if label not in labels:
-        raise nearest("method of the target", label, list(dict.fromkeys(labels)))
+def _check_row(row: str, cells: Sequence[Cell]) -> None:
+    label, _, model = row.partition(SEPARATOR)
+    own = [cell for cell in cells if cell.label == label]
+    if not own:
+        labels = dict.fromkeys(cell.label for cell in cells)
+        raise nearest("method of the target", label, list(labels))
+    known = [_models_of_rows(cell) for cell in own]
+    names = dict.fromkeys(name for models in known for name in models or ())
+    if model and None not in known and model not in names:
+        rows = [f"{label}{SEPARATOR}{name}" for name in names]
+        raise nearest("row of the target", row, [label, *rows])
 
 
-def _check_partitions(target: Mapping[str, Any], partitions: Sequence[str]) -> None:
-    for partition in target:
-        if partition not in partitions:
-            raise nearest("partition of the target", partition, list(dict.fromkeys(partitions)))
+def _models_of_rows(cell: Cell) -> list[str] | None:
+    """Return the served models that have rows of their own; None if only the run will tell."""
+    names = list(cell.models)
+    if ALL in names:
+        served = served_names(cell.experiment.build_method())
+        if served is None:
+            return None
+        names = sorted(served)
+    return [*names, SELECTED] if cell.select else names
+
+
+def _partition_names(cell: Cell) -> list[str]:
+    """Return the names by which a target may call the partition of a run."""
+    names = [cell.experiment.data.partition_name]
+    if names == ["auto"]:
+        names += ["iid", "natural"]  # The data tell which of them it is.
+    return [condition_name(name, varied) for name in names for varied in (cell.sweep, ())]

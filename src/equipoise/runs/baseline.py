@@ -5,15 +5,29 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from equipoise.experiment.sections import Faults, Participation
 from equipoise.runs.run import Run
 from equipoise.storage.store import DATABASE, RunError
+from equipoise.training import Training
 
 ALONE = "standalone"
 # settings that a run and its baseline share, in addition to the data
-SCHEDULE = ("rounds", "seed", "training", "model", "models")
+SCHEDULE = (
+    "rounds",
+    "seed",
+    "training",
+    "model",
+    "models",
+    "participation",
+    "faults",
+    "budget",
+)
+# A limit of real time, which ends a run that hangs and changes no result.
+OPERATIONAL = {"participation": ("deadline",)}
 
 
 def is_baseline_for(
@@ -29,7 +43,25 @@ def is_baseline_for(
     """
     if alone["method"]["name"] != ALONE or data_alone != data:
         return False
-    return all(alone[key] == config[key] for key in SCHEDULE)
+    return all(_setting(alone, key) == _setting(config, key) for key in SCHEDULE)
+
+
+def _setting(config: Mapping[str, Any], key: str) -> Any:
+    """Return a setting, with defaults for what an older version did not write."""
+    value = config.get(key)
+    defaults = _defaults().get(key)
+    if defaults is None:
+        return value
+    complete = {**defaults, **(value or {})}
+    for name in OPERATIONAL.get(key, ()):
+        del complete[name]
+    return complete
+
+
+@cache
+def _defaults() -> dict[str, dict[str, Any]]:
+    sections = {"training": Training(), "participation": Participation(), "faults": Faults()}
+    return {key: section.model_dump(mode="json") for key, section in sections.items()}
 
 
 def has_old_fingerprint(run: Run) -> bool:
@@ -98,9 +130,19 @@ def _matches(candidate: Run, run: Run) -> bool:
             run.config,
             run.store.meta("fingerprint"),
         )
-        return matched and candidate.status == "finished"
+        return matched and candidate.status == "finished" and _ended_alike(candidate, run)
     except _UNREADABLE:
         return False
+
+
+def _ended_alike(candidate: Run, run: Run) -> bool:
+    """Return False if a callback ended one of two finished runs before its last round.
+
+    A budget of time may end runs in different rounds: they are comparable, as it is the same one.
+    """
+    if candidate.config.get("budget") is not None or run.status != "finished":
+        return True
+    return candidate.stopped_early == run.stopped_early
 
 
 def runs_in(folder: Path) -> list[Path]:

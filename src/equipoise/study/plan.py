@@ -204,7 +204,7 @@ def _planned(
     method: str, condition: str, seed: int, built: Experiment, baseline: str
 ) -> PlannedRun:
     name = folder_name(built)
-    cell = Cell(method, condition, seed, built, name, baseline)
+    cell = Cell(method, condition, seed, built, name)
     return PlannedRun(method, condition, seed, cell, baseline)
 
 
