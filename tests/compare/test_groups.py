@@ -57,6 +57,9 @@ def test_a_group_that_does_not_exist_is_refused(result: Comparison) -> None:
     base = {"data": {"name": "digits", "clients": 2, "samples": 100}, "rounds": 1}
     with pytest.raises(ValueError, match=r"change\[svhn\]"):
         eq.compare(base, ["fedavg"], measures=["change[svhn]"], out=result.folder / "other", jobs=1)
+    saved = opened([result.folder / "other"])
+    assert saved.optional == ()
+    assert saved.row(saved.partitions[0], "fedavg", "average") is not None
 
 
 def test_runs_of_domains_with_numbered_clients_are_told_apart(result: Comparison) -> None:

@@ -111,11 +111,14 @@ def test_best_round_and_rounds_to_a_target() -> None:
     assert np.isnan(some.first_round_at(0.95, accuracy)) and Curve().best(accuracy) is None
 
 
-def test_the_average_is_over_curves_of_the_same_rounds() -> None:
+def test_the_average_is_over_the_rounds_that_all_curves_have() -> None:
     first = Curve((2, 4), (0.5, 0.8))
-    assert average([first, Curve((2, 4), (0.7, 1.0)), Curve((2,), (0.0,))]) == Curve(
+    assert average([first, Curve((2, 4), (0.7, 1.0))]) == Curve(
         (2, 4), (pytest.approx(0.6), pytest.approx(0.9))
     )
+    assert average([first, Curve((2, 6), (0.7, 1.0))]) == Curve((2,), (pytest.approx(0.6),))
+    tuned = Curve((2, 4, 5), (0.5, 0.8, 0.9), final_phase=True)
+    assert average([tuned, tuned]).rounds == (2, 4)
 
 
 def test_the_final_phase_is_no_part_of_convergence() -> None:

@@ -116,7 +116,7 @@ def test_gains_are_shown_with_their_test_and_counted(printed: Printed) -> None:
         "d": "d 100 50.0 – –",
         "e": "e 100 50.0",
     }
-    assert "1 of 5 clients gain, 1 lose" in printed()[-1]
+    assert "1 of 4 clients gain, 1 lose" in printed()[-1]
     assert "1 gain, 0 lose" in printed()[-1], "significant"
 
 

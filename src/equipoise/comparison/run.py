@@ -172,10 +172,13 @@ def compare(
         optional=table.measures,
         target=table.target,
     )
-    for name in table.measures if entries else ():
-        if name not in result.measures:
-            raise nearest("group of clients in", name, list(result.measures))
-    formats.save(result)
+    unknown = [name for name in table.measures if entries and name not in result.measures]
+    # Groups are known after the runs only. The table is saved all the same.
+    formats.save(
+        replace(result, optional=tuple(name for name in table.measures if name not in unknown))
+    )
+    if unknown:
+        raise nearest("group of clients in", unknown[0], list(result.measures))
     return result
 
 

