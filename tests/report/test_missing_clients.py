@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import equipoise as eq
 from equipoise.metrics.diagnostic_intervals import limits_of
 from equipoise.metrics.registry import find
 from equipoise.metrics.score_histograms import counted
@@ -133,3 +134,23 @@ def test_the_rate_of_one_class_has_no_interval_of_balanced_accuracy() -> None:
     limits = limits_of("balanced_accuracy", counted(np.array(scores), np.ones(40, int)), 0.95)
     assert limits.low is None
     assert "fewer than 10 test samples of a class" in limits.reason
+
+
+def test_clients_with_too_few_samples_for_a_histogram_are_not_called_undefined(
+    tmp_path: Path,
+) -> None:
+    """They sent no counts: whether AUROC exists for them is not known."""
+    config = {
+        "data": {"name": "digits", "clients": 5, "samples": 700, "partition": "dirichlet:0.3"},
+        "rounds": 1,
+        "seed": 1,
+        "workers": 0,
+    }
+    run = eq.run(config, tmp_path / "run", quiet=True)
+    result = read_result(run)
+    sizes = dict(zip(result.clients, result.sizes["test"], strict=True))
+    small = {client for client, size in sizes.items() if size < 30}
+    assert small and len(small) < 5
+    area = result.metrics["auroc"]
+    assert not small & set(area.undefined)
+    assert not small & set(area.values)

@@ -637,7 +637,8 @@ class _Reader:
             histograms: Client -> histogram of scores.
             main: Client -> value of the main metric, NaN for a model that diverged.
         """
-        clients = {**for_each_client(self.run, dict(histograms)), **main}
+        # Others sent no histogram: the measure may exist there, but nobody knows it.
+        clients = for_each_client(self.run, dict(histograms))
         diverged = {client: NAN for client, value in main.items() if math.isnan(value)}
         results = {}
         for name in clinical.TITLES:
