@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,3 +159,25 @@ def test_two_lambdas_are_not_taken_for_one_run(tmp_path: Path) -> None:
         result = eq.compare(base, ["fedavg"], out=tmp_path, jobs=1)
         parameters.append(result.entries[-1].run.cost["megabytes"])
     assert parameters[0] < parameters[1]
+
+
+def test_the_name_of_a_model_is_the_same_in_every_process() -> None:
+    """Sets have another order in every process."""
+    program = (
+        "from equipoise.comparison.objects import model_identities\n"
+        "KINDS = {'alpha', 'beta', 'gamma', 'delta'}\n"
+        "def make(names=frozenset({'one', 'two', 'three'}), more={'x': {'p', 'q', 'r'}}):\n"
+        "    return KINDS if 'one' in {'one', 'two', 'three'} else names\n"
+        "print(model_identities({'model': make}))\n"
+    )
+    printed = set()
+    for seed in ("1", "2", "3"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        printed.add(done.stdout)
+    assert len(printed) == 1

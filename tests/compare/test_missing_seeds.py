@@ -77,6 +77,11 @@ def test_the_headline_leaves_a_method_out_that_diverged_and_says_so():
     assert "left out" not in whole
 
 
+def test_training_alone_is_not_missing_where_a_measure_compares_with_it():
+    entries = made_up({"fedavg": [0.7, 0.72], "fedprox": [0.8, 0.83]})
+    assert "left out" not in best_methods(Comparison(entries, "fedavg", measure="change"))
+
+
 def test_a_method_that_reaches_its_target_in_one_seed_only_is_not_the_fastest():
     entries = made_up({"fedavg": [0.9, 0.9], "fedprox": [0.9, 0.9]})
     slow = [(0.1, 0.2, 0.3, 0.85)] * 2
@@ -137,7 +142,7 @@ def test_a_curve_over_other_clients_is_not_compared():
     comparison = Comparison(aligned(entries), "fedavg", optional=("best_average",))
     assert list(comparison.entries[1].run.main.values) == ["1"]
     assert math.isnan(comparison.row("iid", "fedavg", "best_average")["value"])
-    assert any("no learning curve" in line for line in formats.explanation(comparison))
+    assert any("no round is the best" in line for line in formats.explanation(comparison))
 
 
 def test_clients_whose_model_diverged_do_not_count_as_unharmed():

@@ -100,7 +100,7 @@ def test_several_seeds_are_told_apart_by_their_intervals() -> None:
     single = made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [math.nan, 0.9, math.nan]})
     assert best_methods(single) == (
         "fedavg harmed nobody over 3 seeds. fedakd (1 of 3 seeds) is left out, since not all seeds "
-        "have a result."
+        "have a value."
     )
 
 

@@ -280,6 +280,24 @@ def test_equal_differences_in_all_seeds_decide_nothing_but_claims_about_steps():
         assert ("equal differences" in verdict.reason) == (decided == OPEN)
 
 
+def test_differences_that_are_equal_but_for_rounding_decide_nothing():
+    samples = table({("a", "x"): [0.8, 0.9, 0.7], ("b", "x"): [0.7, 0.8, 0.6]})
+    without = {key: Sample(sample.values, {}) for key, sample in samples.items()}
+    verdict = decision("a.average > b.average", without)
+    assert (verdict.decision, verdict.p) == (OPEN, 1)
+    assert "equal differences" in verdict.reason
+
+
+def test_a_condition_with_one_seed_so_far_is_named():
+    values = {("a", "x"): [0.8, 0.9, 0.7], ("b", "x"): [0.7, 0.85, 0.6]}
+    values |= {("a", "y"): [0.8], ("b", "y"): [0.7]}
+    verdict = decision("a.average > b.average", table(values), ("x", "y"))
+    assert verdict.reason == "" or "one seed at y" in verdict.reason
+    lone = {key: Sample(sample.values, {}) for key, sample in table(values).items()}
+    reason = decision("a.average > b.average", lone, ("x", "y")).reason
+    assert "one seed at y says nothing" in reason
+
+
 def test_the_smallest_detectable_difference_is_unknown_if_that_of_one_comparison_is():
     numbers = {"a": [0.9, 0.8, 0.85], "b": [0.7, 0.72, 0.74], "c": [0.6, 0.66, 0.61]}
     for missing in "bc":

@@ -28,6 +28,7 @@ from equipoise.runs import MetricResult, Run, RunResult, read_result
 from equipoise.runs.aggregates import NAN, Aggregates
 from equipoise.runs.baseline import ALONE, find_baseline, is_baseline_for, runs_in, unmatched
 from equipoise.runs.notes import nothing_measured, one_class, unevaluated
+from equipoise.runs.result import NO_CURVE
 from equipoise.storage.store import DATABASE, RunError
 from equipoise.validation.names import closest, quoted
 from equipoise.validation.regular_files import check_regular
@@ -81,7 +82,8 @@ class Entry:
         target = self._target_mean()
         if target is None:
             values["rounds_to_target"] = NAN
-            reasons["rounds_to_target"] = NO_TARGET
+            is_named = isinstance(self.target, RunResult)
+            reasons["rounds_to_target"] = NO_CURVE if is_named else NO_TARGET
         else:
             values["rounds_to_target"] = scores.curve.first_round_at(target, scores.metric)
             if math.isnan(values["rounds_to_target"]):
@@ -91,7 +93,7 @@ class Entry:
         values |= dict.fromkeys(BY_SAMPLE_GROUP, NAN) if report is None else report.aggregates
         values["speed_up"] = self._speed_up(target)
         if math.isnan(values["speed_up"]):
-            reasons["speed_up"] = NO_RIVAL if self.rival is None else NOT_REACHED
+            reasons["speed_up"] = self._no_speed_up()
         return Aggregates(values, reasons)
 
     def _by_group(self) -> dict[str, float]:
@@ -128,6 +130,11 @@ class Entry:
         rival = self.rival.main.curve.by_round()
         factor = speed_up(own, rival, target, self.metric.lower_is_better)
         return NAN if factor is None else factor
+
+    def _no_speed_up(self) -> str:
+        if self.rival is None:
+            return NO_RIVAL
+        return NOT_REACHED if _best_mean(self.rival) is not None else NO_CURVE
 
     def with_metric(self, metric: str) -> Entry:
         """Return the same run in a table about another of its metrics.

@@ -113,6 +113,12 @@ def _function_text(function: Any) -> str:
 
 def _value_text(value: Any) -> str:
     """Return text that is the same in every process."""
+    if isinstance(value, (set, frozenset)):  # its order differs between processes
+        return f"{type(value).__name__} {sorted(map(_value_text, value))}"
+    if isinstance(value, Mapping):
+        return repr({_value_text(key): _value_text(item) for key, item in value.items()})
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__} {[_value_text(item) for item in value]}"
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     text = str(name or repr(value))
     return type(value).__qualname__ if ADDRESS in text else text
@@ -124,8 +130,6 @@ def _code_text(code: CodeType) -> str:
     for value in code.co_consts:
         if isinstance(value, CodeType):
             constants.append(_code_text(value))
-        elif isinstance(value, frozenset):  # its order differs between processes
-            constants.append(repr(sorted(map(repr, value))))
         else:
-            constants.append(repr(value))
+            constants.append(_value_text(value))
     return repr((code.co_code.hex(), code.co_names, constants))

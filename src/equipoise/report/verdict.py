@@ -72,16 +72,19 @@ def _sentence(comparison: Comparison, partition: str, name: str) -> str:
 
 def _left_out(comparison: Comparison, partition: str) -> list[str]:
     """Return a sentence about methods whose runs are not all there, or whose models diverged."""
+    against_alone = comparison.measures[comparison.measure].against_alone
+    labels_alone = {entry.label for entry in comparison.entries if entry.run.is_standalone}
     names = {}
     for row in comparison.own_rows:
         is_selected = row["partition"] == partition and row["measure"] == comparison.measure
-        if is_selected and not comparison.is_complete(row):
+        has_none = against_alone and row["method"] in labels_alone
+        if is_selected and not has_none and not comparison.is_complete(row):
             names[row["method"]] = row["seeds"]
     if not names:
         return []
     listed = [f"{name} ({seeds} of {len(comparison.seeds)} seeds)" for name, seeds in names.items()]
     verb = "is" if len(names) == 1 else "are"
-    return [f"{_listed(listed)} {verb} left out, since not all seeds have a result."]
+    return [f"{_listed(listed)} {verb} left out, since not all seeds have a value."]
 
 
 def _single_method(comparison: Comparison, name: str, row: Row, alone: Row | None) -> str:

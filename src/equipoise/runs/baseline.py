@@ -43,7 +43,12 @@ def is_baseline_for(
     """
     if alone["method"]["name"] != ALONE or data_alone != data:
         return False
-    return all(_setting(alone, key) == _setting(config, key) for key in SCHEDULE)
+    return not different_settings(alone, config)
+
+
+def different_settings(alone: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Return the settings that a run and its baseline should share and do not."""
+    return [key for key in SCHEDULE if _setting(alone, key) != _setting(config, key)]
 
 
 def _setting(config: Mapping[str, Any], key: str) -> Any:

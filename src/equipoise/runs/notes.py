@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from equipoise.metrics.registry import measured, why_main
 from equipoise.runs.aggregates import diverged, list_clients
-from equipoise.runs.baseline import is_baseline_for
+from equipoise.runs.baseline import different_settings, is_baseline_for
 from equipoise.runs.convergence import not_converged
 from equipoise.runs.result import MetricResult, RunResult
 
@@ -95,9 +95,10 @@ def _about_baseline(result: RunResult, scores: MetricResult) -> list[str]:
             f"training alone is not finished: it is at round {alone.last_round} of {rounds}"
         )
     elif not is_baseline_for(alone.config, alone.fingerprint, result.config, result.fingerprint):
+        settings = ", ".join(different_settings(alone.config, result.config))
         sentences.append(
-            "training alone has other settings (rounds, training, model or seed), so gains are not "
-            "those of joining alone"
+            f"training alone differs in {settings or 'its data'}: gains are not those of joining "
+            "alone"
         )
     if alone.outdated:
         sentences.append(f"the run of training alone is outdated: {alone.outdated}")

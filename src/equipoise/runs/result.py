@@ -44,7 +44,7 @@ from equipoise.task import Task
 from equipoise.validation.names import nearest
 
 Value = TypeVar("Value")
-NO_CURVE = "no learning curve: no round was measured, or not for the same clients in all runs"
+NO_CURVE = "no round is the best: none was measured, or not the same clients in all rounds and runs"
 
 
 @dataclass(frozen=True)

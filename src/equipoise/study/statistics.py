@@ -18,6 +18,7 @@ import numpy as np
 from scipy import optimize, special, stats
 
 POWER = 0.8
+ROUNDING = 1e-9
 GRID = 2001
 """Points at which the distribution of an estimated variance is evaluated."""
 
@@ -190,6 +191,8 @@ def moderated(
     mean = float(values.mean()) if len(values) else math.nan
     own_freedom = len(values) - 1
     own_variance = float(values.var(ddof=1)) if own_freedom > 0 else 0.0
+    if own_freedom > 0 and np.ptp(values) <= ROUNDING * np.abs(values).max():
+        own_variance = 0.0  # Equal numbers differ by rounding.
     freedom = own_freedom + prior.freedom
     if freedom <= 0 or not math.isfinite(mean):
         return Difference(mean, math.nan, 0.0, exact=exact)

@@ -366,8 +366,11 @@ def _reason(tests: Sequence[Test], pairs: Sequence[_Pair]) -> str:
         return reasons[0]
     if any(not test.seeds for test in tests):
         return "the rows have no seed in common yet"
-    if tests and all(test.difference.freedom <= 0 for test in tests):
+    single = [test for test in tests if test.difference.freedom <= 0]
+    if single and len(single) == len(tests):
         return "one seed says nothing about the noise of training"
+    if single:
+        return f"one seed at {single[0].condition} says nothing about the noise of training"
     if any(not test.difference.known for test in tests):
         return "equal differences in all seeds say nothing about the noise"
     return ""
