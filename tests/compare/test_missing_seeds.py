@@ -89,9 +89,7 @@ def test_a_method_that_reaches_its_target_in_one_seed_only_is_not_the_fastest():
     entries = with_curves(entries, {"fedavg": slow, "fedprox": lucky})
     entries = [replace(one, target=0.8) for one in entries]
     comparison = Comparison(entries, "fedavg", optional=("rounds_to_target",))
-    assert comparison.row("iid", "fedavg", "rounds_to_target")["position"] == 1 or (
-        comparison.row("iid", "fedprox", "rounds_to_target")["position"] is None
-    )
+    assert comparison.row("iid", "fedprox", "rounds_to_target")["position"] is None
     assert formats.cell(comparison, "iid", "fedprox", "rounds_to_target") == "2.0 (1/2)"
 
 
